@@ -1,0 +1,2 @@
+//! What the CPU does.
+#![no_std]

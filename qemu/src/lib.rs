@@ -1,0 +1,1 @@
+//! The QEMU machines Graft boots, defined once.

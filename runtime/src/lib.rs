@@ -1,0 +1,2 @@
+//! What the executor does.
+#![no_std]

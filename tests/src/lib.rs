@@ -1,0 +1,1 @@
+//! Shared rig of the tests.
