@@ -1,0 +1,56 @@
+//! The seam to the byte channel: whatever carries the protocol, a serial port, a socket, two pipes or a test's queue.
+
+use core::fmt;
+
+/// How long a read may wait for its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Between messages: for ever, costing the host nothing.
+    Idle,
+    /// Inside a message: the peer is expected to go on; a long silence is [`LineError::Stalled`].
+    MidMessage,
+}
+
+/// Why no byte came or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineError {
+    /// The peer closed its end.
+    Closed,
+    /// The peer stopped in the middle of a message for this many milliseconds.
+    Stalled {
+        /// The limit that ran out.
+        millis: u64,
+    },
+    /// The channel failed; the operating system's error number.
+    Os(i32),
+}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the peer closed the line"),
+            Self::Stalled { millis } => write!(f, "the peer fell silent inside a message for {millis} ms"),
+            Self::Os(number) => write!(f, "the line failed (system error {number})"),
+        }
+    }
+}
+
+impl core::error::Error for LineError {}
+
+/// A reliable byte channel in both directions. Methods take `&self`: reads and writes interleave across nested calls.
+pub trait Line {
+    /// Reads at least one byte into `out` (which is not empty) and returns how many.
+    ///
+    /// # Errors
+    /// When the peer is gone, or silent for too long inside a message.
+    fn read(&self, out: &mut [u8], patience: Patience) -> Result<usize, LineError>;
+
+    /// Writes all of `bytes`; when it returns they are on their way.
+    ///
+    /// # Errors
+    /// When the peer is gone.
+    fn write(&self, bytes: &[u8]) -> Result<(), LineError>;
+
+    /// Discards what arrives until the line has been quiet for a while, after a peer lost the message boundaries.
+    fn drain(&self);
+}
