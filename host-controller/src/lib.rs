@@ -1,1 +1,3 @@
 //! What the user sees.
+
+pub mod link;
