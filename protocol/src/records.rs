@@ -188,7 +188,7 @@ record! {
         entry: ExecAddr,
         /// The arguments, exactly as `argv` shall hold them.
         args: Seq<'a, Text<'a>>,
-        /// The controller's handler tag for console output ([`crate::ConsoleOutput`]); null leaves the console where it is.
+        /// The controller's handler tag for console output ([`crate::call::ConsoleOutput`]); null leaves the console where it is.
         console: ExecAddr,
     }
 }
