@@ -3,6 +3,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
+use crate::addr::ExecRange;
 
 fn bytes_of<T: Encode>(value: &T) -> Vec<u8> {
     let mut out = vec![0; encoded_len(value)];
