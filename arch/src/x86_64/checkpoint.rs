@@ -1,0 +1,258 @@
+//! Calls into code that may never return: a checkpoint is taken, the code runs on a stack of its own, and whatever ends
+//! it (its return, a trap, an `exit` from deep inside) resumes at the checkpoint.
+//!
+//! [`call`] takes the checkpoint. A trap handler ends the innermost call with [`recover`]; a function that loaded code
+//! calls ends it with [`abandon`]. [`on_runtime_stack`] lets such a function leave the (small, perhaps nearly full) stack
+//! of the loaded code for the runtime's own, which lies idle below the checkpoint; calls may nest there.
+//!
+//! Checkpoints form one chain per program, as the executor is single-threaded: a static and not a value, because the
+//! way back must not depend on a register or a stack that the loaded code had in its hands. No unwinding tables are
+//! involved. It is the same code on bare metal and in a Linux process; only the trap handlers differ.
+#![expect(unsafe_code, reason = "switches stacks and resumes at checkpoints, which only assembly can say")]
+
+use core::arch::naked_asm;
+use core::mem::offset_of;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use graft_protocol::{ExecAddr, Fault, FaultKind};
+
+/// What a call left in RAX and RDX.
+pub type ReturnPair = [u64; 2];
+
+/// The state of one suspended caller. It lives in the frame of [`call`], so a chain of calls is a chain of frames.
+#[repr(C)]
+struct Checkpoint {
+    /// The caller's stack pointer; its saved registers lie right there.
+    sp: u64,
+    outer: *mut Self,
+    /// Whether [`on_runtime_stack`] is using the stack below `sp`.
+    lent: u64,
+    /// What the call returned, when `fault` is none.
+    result: ReturnPair,
+    fault: Option<Fault>,
+}
+
+/// The innermost checkpoint, or null while no loaded code runs.
+static INNERMOST: AtomicPtr<Checkpoint> = AtomicPtr::new(ptr::null_mut());
+
+/// SSE control: all exceptions masked, round to nearest (SDM 1 §10.2.3). x87 gets the same from `fninit`.
+static CLEAN_MXCSR: u32 = 0x1f80;
+
+/// Where a trap handler must make the interrupted context go on, so that the innermost [`call`] returns its fault.
+///
+/// The handler also clears DF, TF and AC in the flags it resumes with. All other registers may hold anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// The instruction pointer to go on at.
+    pub ip: u64,
+    /// The stack pointer to go on with.
+    pub sp: u64,
+}
+
+/// Calls the C function at `entry` on the stack that ends at `stack_top`, and returns what it left in RAX and RDX, or
+/// the fault that ended it.
+///
+/// The function starts with the direction flag clear and clean x87 and SSE control words; the caller's are restored.
+///
+/// # Errors
+/// The fault given to [`recover`] or [`abandon`].
+///
+/// # Safety
+/// - `entry` must be code with the C calling convention for at most four integer arguments.
+/// - `stack_top` must be a multiple of 16, with memory below it that is writable (or becomes so when touched), not in
+///   use by anything else until this returns, and large enough that running out of it traps.
+/// - Only one thread of the program may use this module.
+#[must_use = "the fault, if any, is the only trace of how the call ended"]
+pub unsafe fn call(stack_top: u64, entry: u64, args: [u64; 4]) -> Result<ReturnPair, Fault> {
+    let mut checkpoint =
+        Checkpoint { sp: 0, outer: INNERMOST.load(Ordering::Relaxed), lent: 0, result: [0; 2], fault: None };
+    // SAFETY: `checkpoint` and `args` outlive the call; the entry and its stack are the caller's promise. `enter` puts
+    // the callee-saved registers back on every way out, so to the compiler it is an ordinary call.
+    unsafe { enter(&raw mut checkpoint, stack_top, entry, &raw const args) };
+    match checkpoint.fault {
+        None => Ok(checkpoint.result),
+        Some(fault) => Err(fault),
+    }
+}
+
+/// How many calls are on the stack.
+#[must_use]
+pub fn depth() -> usize {
+    let mut depth = 0;
+    let mut checkpoint = INNERMOST.load(Ordering::Relaxed).cast_const();
+    while !checkpoint.is_null() {
+        depth += 1;
+        // SAFETY: a checkpoint in the chain lives in the frame of a `call` that has not returned.
+        checkpoint = unsafe { (*checkpoint).outer };
+    }
+    depth
+}
+
+/// Ends the innermost call with `fault`: notes it there and says where the interrupted context must go on.
+///
+/// For trap handlers. `None` when no call is active: then the fault is the runtime's own.
+///
+/// # Safety
+/// The handler must resume at the returned place, at once, if there is one. No lock may be held and no destructor be
+/// pending in the frames between the checkpoint and the trap: they are never run.
+#[must_use = "the interrupted context must go on at the place returned"]
+pub unsafe fn recover(fault: Fault) -> Option<Resume> {
+    let checkpoint = INNERMOST.load(Ordering::Relaxed);
+    if checkpoint.is_null() {
+        return None;
+    }
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended, so nobody else accesses it.
+    let checkpoint = unsafe { &mut *checkpoint };
+    checkpoint.fault = Some(fault);
+    let ip: unsafe extern "C" fn() -> ! = resume;
+    Some(Resume { ip: ip as usize as u64, sp: checkpoint.sp })
+}
+
+/// Ends the innermost call from inside, with a value or with a fault, as `exit` and `abort` do.
+///
+/// Without an active call there is nowhere to go: then it traps (`ud2`).
+///
+/// # Safety
+/// No lock may be held and no destructor be pending in the frames between the checkpoint and here: they are never run.
+pub unsafe fn abandon(outcome: Result<ReturnPair, Fault>) -> ! {
+    let checkpoint = INNERMOST.load(Ordering::Relaxed);
+    if checkpoint.is_null() {
+        // SAFETY: raises #UD, which no call can be blamed for; the trap handler ends the program.
+        unsafe { core::arch::asm!("ud2", options(noreturn, nomem, nostack)) }
+    }
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended, so nobody else accesses it.
+    let checkpoint = unsafe { &mut *checkpoint };
+    match outcome {
+        Ok(pair) => {
+            checkpoint.result = pair;
+            checkpoint.fault = None;
+        }
+        Err(fault) => checkpoint.fault = Some(fault),
+    }
+    // SAFETY: a call is active; the caller promises that the frames jumped over own nothing.
+    unsafe { resume() }
+}
+
+/// The fault of loaded code that gave up by itself: `abort`, a panic. `ip` and `sp` are those of its call to us.
+#[must_use]
+pub const fn aborted(ip: u64, sp: u64) -> Fault {
+    Fault { kind: FaultKind::ABORT, ip: ExecAddr(ip), sp: ExecAddr(sp), address: ExecAddr::NULL, code: 0 }
+}
+
+/// Runs `f(arg)` on the runtime's own stack, below the innermost checkpoint, and comes back.
+///
+/// Called there already (or with no call active), it runs `f` right where it is. `f` may use [`call`] again.
+///
+/// # Safety
+/// `f` must be safe to call with `arg`. `f` must not unwind.
+pub unsafe fn on_runtime_stack(f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
+    let checkpoint = INNERMOST.load(Ordering::Relaxed);
+    let sp = if checkpoint.is_null() {
+        0
+    } else {
+        // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
+        let checkpoint = unsafe { &mut *checkpoint };
+        if checkpoint.lent != 0 { 0 } else { checkpoint.sp }
+    };
+    if sp == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { f(arg) };
+    }
+    // SAFETY: as above; the reference made there is gone.
+    unsafe { (*checkpoint).lent = 1 };
+    // SAFETY: the runtime's stack is idle below `sp` until the innermost call ends, and `lent` keeps others off it.
+    unsafe { switch_stack(sp, f, arg) };
+    // SAFETY: `f` returned, so every call made inside it is over and this checkpoint is the innermost again.
+    unsafe { (*checkpoint).lent = 0 };
+}
+
+/// Saves the caller, makes `checkpoint` the innermost, and calls `entry` on the other stack.
+#[unsafe(naked)]
+unsafe extern "C" fn enter(checkpoint: *mut Checkpoint, stack_top: u64, entry: u64, args: *const [u64; 4]) {
+    naked_asm!(
+        "push rbp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "pushfq",
+        "sub rsp, 8",
+        "stmxcsr [rsp]",
+        "fnstcw [rsp + 4]",
+        // The stack pointer first: from the moment the chain names this checkpoint, a trap may resume here.
+        "mov [rdi + {sp}], rsp",
+        "mov [rip + {innermost}], rdi",
+        "mov rsp, rsi",
+        "fninit",
+        "ldmxcsr [rip + {clean_mxcsr}]",
+        "cld",
+        "mov rax, rdx",
+        "mov r11, rcx",
+        "mov rdi, [r11]",
+        "mov rsi, [r11 + 8]",
+        "mov rdx, [r11 + 16]",
+        "mov rcx, [r11 + 24]",
+        // A null frame pointer ends the backtrace of the loaded code.
+        "xor ebp, ebp",
+        "xor ebx, ebx",
+        "call rax",
+        "mov r8, [rip + {innermost}]",
+        "mov [r8 + {result}], rax",
+        "mov [r8 + {result} + 8], rdx",
+        "jmp {resume}",
+        sp = const offset_of!(Checkpoint, sp),
+        result = const offset_of!(Checkpoint, result),
+        innermost = sym INNERMOST,
+        clean_mxcsr = sym CLEAN_MXCSR,
+        resume = sym resume,
+    )
+}
+
+/// Goes back to the innermost checkpoint, which stops being one. Needs no register and no stack.
+#[unsafe(naked)]
+unsafe extern "C" fn resume() -> ! {
+    naked_asm!(
+        "mov r8, [rip + {innermost}]",
+        "mov rsp, [r8 + {sp}]",
+        "mov rax, [r8 + {outer}]",
+        "mov [rip + {innermost}], rax",
+        "fninit",
+        "fldcw [rsp + 4]",
+        "ldmxcsr [rsp]",
+        "add rsp, 8",
+        "popfq",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+        sp = const offset_of!(Checkpoint, sp),
+        outer = const offset_of!(Checkpoint, outer),
+        innermost = sym INNERMOST,
+    )
+}
+
+/// Calls `f(arg)` with the stack pointer at `sp` and comes back to the stack it was called on.
+#[unsafe(naked)]
+unsafe extern "C" fn switch_stack(sp: u64, f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
+    naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdi",
+        "and rsp, -16",
+        // Loaded code may have called us with the direction flag set.
+        "cld",
+        "mov rdi, rdx",
+        "call rsi",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+    )
+}
+
+#[cfg(test)]
+mod tests;
