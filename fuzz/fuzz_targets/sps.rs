@@ -1,0 +1,41 @@
+//! The SPS decoder: any bytes, read as the arguments and the reply of every row of the table.
+//!
+//! What decodes must encode to the same bytes again, and walking a sequence must give as many elements as it announced.
+#![no_main]
+
+use graft_protocol::{Decode, Encode, Limits, Wrapper, call, decode_with, encode, encoded_len};
+use libfuzzer_sys::fuzz_target;
+
+const LIMITS: Limits = Limits { count: 1 << 16, string: 1 << 16 };
+
+fn round_trip<'a, T: Decode<'a> + Encode>(bytes: &'a [u8]) {
+    if let Ok(value) = decode_with::<T>(bytes, LIMITS) {
+        let mut out = vec![0; encoded_len(&value)];
+        assert_eq!(encode(&value, &mut out), Ok(bytes));
+    }
+}
+
+macro_rules! rows {
+    ($bytes:expr, $pick:expr, [$($row:ident),*]) => {{
+        let mut index = 0_u8;
+        $(
+            if index == $pick {
+                round_trip::<<call::$row as Wrapper>::Args<'_>>($bytes);
+                round_trip::<<call::$row as Wrapper>::Reply<'_>>($bytes);
+            }
+            index += 1;
+        )*
+        let _ = index;
+    }};
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&pick, bytes)) = data.split_first() else { return };
+    rows!(bytes, pick % 37, [
+        Reserve, Finalize, Deallocate, Initialize, Deinitialize, Release, SharedReserve, SharedInitialize,
+        SharedDeinitialize, SharedRelease, Open, Lookup, Resolve22, Resolve, RegisterEhFrame, DeregisterEhFrame,
+        RegisterDebugObject, RunAsMain, RunAsVoidFunction, RunAsIntFunction, WriteUint8s, WriteUint16s, WriteUint32s,
+        WriteUint64s, WritePointers, WriteBuffers, ReadUint8s, ReadUint16s, ReadUint32s, ReadUint64s, ReadPointers,
+        ReadBuffers, ReadStrings, CallMain, Info, ConsoleOutput
+    ]);
+});
