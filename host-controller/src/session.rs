@@ -1,0 +1,442 @@
+//! Sessions: typed calls of wrapper functions over any byte pipe.
+//!
+//! A [`Session`] owns one connection. [`Caller::start`] sends a call and returns at once with a [`Pending`] answer, any
+//! number of which may be in flight; [`Caller::call`] starts and waits. A thread of the session's own reads the
+//! connection without pause, whoever waits for what: an executor whose line is full stands still.
+//!
+//! The executor calls back through handlers, registered by tag. [`Caller::on_call`] answers, each call on a thread of its
+//! own, so that it may make calls itself; [`Caller::on_output`] takes one-way messages such as console output, in order,
+//! on the reading thread, and answers nothing. Nothing the reading thread does can wait for the connection's other
+//! direction, so neither direction can block the other.
+//!
+//! What the session says of itself in numbers is in [`Figures`]. It speaks no dialect: see [`Peer`] for how they are
+//! told apart.
+
+mod error;
+mod figures;
+mod incoming;
+mod peer;
+mod pending;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{Read, Write};
+use std::ops::Deref;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use graft_protocol::{Encode, ExecAddr, Message, Outcome, Wrapper, decode, encode, encoded_len};
+
+pub use error::{CallError, End, OpenError};
+pub use figures::Figures;
+pub use incoming::{DEFAULT_LIMIT, MessageReader, ReceiveError, WholeMessage};
+pub use peer::{Peer, PeerError};
+pub use pending::{Pending, Reply};
+pub use wire::Wire;
+
+/// What a session may take, and whom it tells.
+pub struct Options {
+    /// The largest message taken from the executor, header included, in bytes.
+    pub message_limit: u64,
+    /// How long the executor may take to introduce itself.
+    pub setup_patience: Duration,
+    /// When the executor is still silent after this time, it is told that whoever was there before has left.
+    ///
+    /// A bare machine on a line that has no notion of connections introduces itself once per session and may have done
+    /// so when nobody listened.
+    pub nudge_after: Option<Duration>,
+    /// How long [`Pending::wait`] waits for the answer to a call that runs no loaded code.
+    pub patience: Duration,
+    /// Is told what is odd and yet no error.
+    pub note: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            message_limit: DEFAULT_LIMIT,
+            setup_patience: Duration::from_secs(10),
+            nudge_after: None,
+            patience: Duration::from_secs(60),
+            note: Box::new(|_| {}),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options {{ message_limit: {}, patience: {:?}, .. }}", self.message_limit, self.patience)
+    }
+}
+
+/// One connection to an executor, from its Setup to its Hangup. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Session {
+    caller: Caller,
+}
+
+impl Session {
+    /// Begins a session: waits for the executor's Setup.
+    ///
+    /// # Errors
+    /// When none comes, or the executor cannot be worked with.
+    pub fn open(wire: Wire, options: Options) -> Result<Self, OpenError> {
+        let Wire { reader, writer, shut } = wire;
+        let (message_limit, patience, nudge_after) =
+            (options.message_limit, options.setup_patience, options.nudge_after);
+        let inner = Arc::new(Inner {
+            peer: OnceLock::new(),
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+            writer: Mutex::new(writer),
+            shut,
+            handlers: Mutex::new(HashMap::new()),
+            figures: figures::Counters::default(),
+            options,
+        });
+        let session = Self { caller: Caller(Arc::clone(&inner)) };
+        let reading = thread::Builder::new().name(String::from("session reader"));
+        let reading = reading.spawn(move || read_all(&inner, MessageReader::new(reader, message_limit)));
+        reading.map_err(|error| End::Broken(format!("no thread to read it: {error}")))?;
+        let inner = &session.caller.0;
+        let began = Instant::now();
+        if let Some(nudge) = nudge_after.filter(|nudge| *nudge < patience)
+            && !inner.setup_arrives(began + nudge)
+        {
+            // It may have introduced itself at this very moment, and will then do so again.
+            inner.lock().may_repeat_setup = true;
+            // Failing to say so shows as the end of the session.
+            let _ = inner.send(&WholeMessage::new(&Message::Hangup(Some(Outcome(Ok(()))))));
+        }
+        if !inner.setup_arrives(began + patience) {
+            return Err(OpenError::Silent(patience));
+        }
+        let state = inner.lock();
+        if let Some(error) = state.unusable {
+            return Err(error.into());
+        }
+        if inner.peer.get().is_none() {
+            return Err(state.end.clone().unwrap_or(End::Closed).into());
+        }
+        drop(state);
+        Ok(session)
+    }
+
+    /// Ends the session in order: says so, closes, and returns the session's figures.
+    pub fn finish(self) -> Figures {
+        let inner = &self.caller.0;
+        let over = {
+            let mut state = inner.lock();
+            state.closing = true;
+            state.end.is_some()
+        };
+        if !over {
+            // When it cannot be said, the connection is closed already.
+            let _ = inner.send(&WholeMessage::new(&Message::Hangup(Some(Outcome(Ok(()))))));
+        }
+        self.figures()
+    }
+
+    /// A handle for handlers and other threads; it keeps nothing open.
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl Deref for Session {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let inner = &self.caller.0;
+        inner.lock().closing = true;
+        (inner.shut)();
+        inner.end(End::Here);
+    }
+}
+
+/// Makes calls in a session.
+#[derive(Clone, Debug)]
+pub struct Caller(Arc<Inner>);
+
+impl Caller {
+    /// The executor.
+    ///
+    /// # Panics
+    /// Never: a session that has begun knows its executor.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        #[expect(clippy::expect_used, reason = "`open` returns no session without it")]
+        self.0.peer.get().expect("a session that has begun knows its executor")
+    }
+
+    /// Sends a call of `W` and returns without waiting for its answer.
+    ///
+    /// # Errors
+    /// When the executor does not offer it or does not take messages that large, or the session is over.
+    pub fn start<W: Wrapper>(&self, args: &W::Args<'_>) -> Result<Pending<W>, CallError> {
+        let wrapper = W::ID;
+        let target = self.peer().wrapper(wrapper).ok_or(CallError::NotOffered { wrapper })?;
+        let args_len = encoded_len(args);
+        let size = args_len as u64 + graft_protocol::Header::SIZE as u64;
+        let limit = self.peer().max_message();
+        if size > limit {
+            return Err(CallError::TooLarge { wrapper, size, limit });
+        }
+        let (seq_no, depth) = self.0.number().map_err(|end| CallError::Ended { wrapper, end })?;
+        let message = WholeMessage::call(seq_no, target, args_len, |out| {
+            // The buffer is as long as the encoding.
+            let _ = encode::<dyn Encode>(args, out);
+        });
+        let pending = Pending::new(Arc::clone(&self.0), seq_no, depth);
+        match self.0.send(&message) {
+            Ok(()) => Ok(pending),
+            Err(end) => Err(CallError::Ended { wrapper, end }),
+        }
+    }
+
+    /// Calls `W` and waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Self::start`] and [`Pending::wait`].
+    pub fn call<W: Wrapper>(&self, args: &W::Args<'_>) -> Result<Reply<W>, CallError> {
+        self.start::<W>(args)?.wait()
+    }
+
+    /// Answers the executor's calls of `tag` with what `handler` returns. It runs on a thread of its own and may call.
+    pub fn on_call(&self, tag: ExecAddr, handler: impl Fn(&Self, &[u8]) -> Vec<u8> + Send + Sync + 'static) {
+        lock(&self.0.handlers).insert(tag, Handler::Call(Arc::new(handler)));
+    }
+
+    /// Takes the executor's one-way messages of type `W` that go to `tag`. They come in order, and are not answered.
+    ///
+    /// `handler` must not call: no answer is read while it runs.
+    pub fn on_output<W: Wrapper>(&self, tag: ExecAddr, mut handler: impl FnMut(W::Args<'_>) + Send + 'static) {
+        let note = Self(Arc::clone(&self.0));
+        let output = move |args: &[u8]| match decode::<W::Args<'_>>(args) {
+            Ok(args) => handler(args),
+            Err(error) => note.note(&format!("a message of {:?} makes no sense: {error}", W::ID)),
+        };
+        lock(&self.0.handlers).insert(tag, Handler::Output(Arc::new(Mutex::new(output))));
+    }
+
+    /// What the session cost so far.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.0.figures.read(self.0.lock().depth)
+    }
+
+    /// Why the session is over, or `None` while it goes on.
+    #[must_use]
+    pub fn end(&self) -> Option<End> {
+        self.0.lock().end.clone()
+    }
+
+    fn note(&self, text: &str) {
+        (self.0.options.note)(text);
+    }
+}
+
+/// A handler for calls, with whom it may call.
+type CallHandler = dyn Fn(&Caller, &[u8]) -> Vec<u8> + Send + Sync;
+
+type OutputHandler = dyn FnMut(&[u8]) + Send;
+
+#[derive(Clone)]
+enum Handler {
+    Call(Arc<CallHandler>),
+    Output(Arc<Mutex<OutputHandler>>),
+}
+
+struct Inner {
+    peer: OnceLock<Peer>,
+    state: Mutex<State>,
+    changed: Condvar,
+    writer: Mutex<Box<dyn Write + Send>>,
+    shut: Box<dyn Fn() + Send + Sync>,
+    handlers: Mutex<HashMap<ExecAddr, Handler>>,
+    figures: figures::Counters,
+    options: Options,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("peer", &self.peer).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    slots: HashMap<u64, Slot>,
+    /// The longest chain of answers taken so far: see [`Figures::round_trips`].
+    depth: u64,
+    unusable: Option<PeerError>,
+    may_repeat_setup: bool,
+    closing: bool,
+    end: Option<End>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Waiting,
+    Arrived(WholeMessage, Instant),
+    /// Nobody wants the answer any more.
+    Ignored,
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No state here is left half changed by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// A number for a new call, and its depth in the chain of round trips.
+    fn number(&self) -> Result<(u64, u64), End> {
+        let mut state = self.lock();
+        if let Some(end) = &state.end {
+            return Err(end.clone());
+        }
+        let number = state.next;
+        state.next += 1;
+        state.slots.insert(number, Slot::Waiting);
+        Ok((number, state.depth + 1))
+    }
+
+    /// Writes a message, in one write.
+    fn send(&self, message: &WholeMessage) -> Result<(), End> {
+        let written = {
+            let mut writer = lock(&self.writer);
+            writer.write_all(message.bytes()).and_then(|()| writer.flush())
+        };
+        let Err(error) = written else {
+            self.figures.sent(message.bytes().len());
+            return Ok(());
+        };
+        // What the executor said before it closed explains more than the failed write; it may still be on its way.
+        let state = self.lock();
+        let told = Duration::from_millis(300);
+        let waited = self.changed.wait_timeout_while(state, told, |state| state.end.is_none());
+        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let end = state.end.clone().unwrap_or_else(|| End::Broken(error.to_string()));
+        drop(state);
+        self.end(end.clone());
+        Err(end)
+    }
+
+    /// Waits until `deadline` for a Setup, or for the end; says whether either came.
+    fn setup_arrives(&self, deadline: Instant) -> bool {
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let waiting = |state: &mut State| state.end.is_none() && self.peer.get().is_none();
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, waiting);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// The session is over; the first reason counts.
+    fn end(&self, end: End) {
+        let mut state = self.lock();
+        let end = if state.closing { End::Here } else { end };
+        state.end.get_or_insert(end);
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+/// The reading thread's whole life.
+fn read_all(inner: &Arc<Inner>, mut reader: MessageReader<Box<dyn Read + Send>>) {
+    let end = loop {
+        match reader.next_message() {
+            Ok(Some(message)) => {
+                inner.figures.received(message.bytes().len());
+                if let Err(end) = take(inner, message) {
+                    break end;
+                }
+            }
+            Ok(None) => break End::Closed,
+            Err(error) => break End::Broken(error.to_string()),
+        }
+    };
+    inner.end(end);
+}
+
+/// Deals with one message of the executor; an error ends the session.
+fn take(inner: &Arc<Inner>, whole: WholeMessage) -> Result<(), End> {
+    let begun = inner.peer.get().is_some();
+    match whole.message() {
+        Message::Setup(_) if begun => match std::mem::take(&mut inner.lock().may_repeat_setup) {
+            true => Ok(()),
+            false => Err(End::Restarted),
+        },
+        Message::Setup(setup) => {
+            let peer = Peer::new(&setup).map_err(|error| {
+                inner.lock().unusable = Some(error);
+                End::OutOfPlace(error.to_string())
+            })?;
+            // Under the lock, so that whoever looked a moment ago is woken; and this thread alone ever sets it.
+            let state = inner.lock();
+            let _ = inner.peer.set(peer);
+            drop(state);
+            inner.changed.notify_all();
+            Ok(())
+        }
+        Message::Hangup(Some(Outcome(Err(reason)))) => Err(End::HungUpBecause(reason.to_string())),
+        Message::Hangup(_) => Err(End::HungUp),
+        message if !begun => Err(End::OutOfPlace(format!("{} came before the Setup", message.head().0))),
+        Message::Result { seq_no, .. } => {
+            let mut state = inner.lock();
+            match state.slots.get(&seq_no) {
+                Some(Slot::Waiting) => {
+                    state.slots.insert(seq_no, Slot::Arrived(whole, Instant::now()));
+                }
+                Some(Slot::Ignored) => {
+                    state.slots.remove(&seq_no);
+                }
+                Some(Slot::Arrived(..)) | None => {
+                    return Err(End::OutOfPlace(format!("a Result for call {seq_no}, which waits for none")));
+                }
+            }
+            drop(state);
+            inner.changed.notify_all();
+            Ok(())
+        }
+        Message::Call { seq_no, target, args } => {
+            let handler = lock(&inner.handlers).get(&target).cloned();
+            if let Some(Handler::Output(output)) = handler {
+                (lock(&output))(args);
+                return Ok(());
+            }
+            let caller = Caller(Arc::clone(inner));
+            let answer = move |whole: &WholeMessage| {
+                let payload = match (&handler, whole.message()) {
+                    (Some(Handler::Call(handler)), Message::Call { args, .. }) => handler(&caller, args),
+                    _ => {
+                        caller.note(&format!("the executor called handler {target}, which is not there"));
+                        Vec::new()
+                    }
+                };
+                // A failed write ends the session, which whoever waits is told.
+                let _ = caller.0.send(&WholeMessage::new(&Message::Result { seq_no, payload: &payload }));
+            };
+            // Not on this thread: the answer may have to wait until the executor reads, and it may be writing.
+            let answering = thread::Builder::new().name(String::from("session handler"));
+            answering
+                .spawn(move || answer(&whole))
+                .map(drop)
+                .map_err(|error| End::Broken(format!("no thread to answer a call: {error}")))
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Answers: those on their way, and those that came.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use graft_protocol::{Wrapper, decode};
+
+use super::{CallError, Inner, Slot, WholeMessage};
+
+/// The answer to a call that was sent. Dropped, it is discarded when it comes.
+#[must_use = "a call's failure shows only in its answer"]
+pub struct Pending<W> {
+    inner: Arc<Inner>,
+    seq_no: u64,
+    depth: u64,
+    of: PhantomData<fn() -> W>,
+}
+
+impl<W> Pending<W> {
+    pub(super) fn new(inner: Arc<Inner>, seq_no: u64, depth: u64) -> Self {
+        Self { inner, seq_no, depth, of: PhantomData }
+    }
+}
+
+impl<W: Wrapper> Pending<W> {
+    /// Waits for the answer, for as long as the session's patience lasts.
+    ///
+    /// # Errors
+    /// When the session ends first, or the executor takes too long.
+    pub fn wait(self) -> Result<Reply<W>, CallError> {
+        let deadline = Instant::now().checked_add(self.inner.options.patience);
+        self.wait_until(deadline)
+    }
+
+    /// Waits for the answer until `deadline`, or for ever: the form for calls that run loaded code.
+    ///
+    /// # Errors
+    /// When the session ends first, or the deadline passes.
+    pub fn wait_until(self, deadline: Option<Instant>) -> Result<Reply<W>, CallError> {
+        let wrapper = W::ID;
+        let began = Instant::now();
+        let mut state = self.inner.lock();
+        loop {
+            if let Some(Slot::Arrived(..)) = state.slots.get(&self.seq_no)
+                && let Some(Slot::Arrived(message, arrived)) = state.slots.remove(&self.seq_no)
+            {
+                state.depth = state.depth.max(self.depth);
+                return Ok(Reply { message, arrived, of: PhantomData });
+            }
+            if let Some(end) = &state.end {
+                return Err(CallError::Ended { wrapper, end: end.clone() });
+            }
+            let Some(deadline) = deadline else {
+                state = self.inner.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(CallError::TimedOut { wrapper, waited: now - began });
+            }
+            let waited = self.inner.changed.wait_timeout(state, deadline - now);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl<W> Drop for Pending<W> {
+    fn drop(&mut self) {
+        let mut state = self.inner.lock();
+        match state.slots.remove(&self.seq_no) {
+            Some(Slot::Waiting) if state.end.is_none() => {
+                state.slots.insert(self.seq_no, Slot::Ignored);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<W> fmt::Debug for Pending<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pending(call {})", self.seq_no)
+    }
+}
+
+/// The answer to a call, in the bytes it came in.
+pub struct Reply<W> {
+    message: WholeMessage,
+    arrived: Instant,
+    of: PhantomData<fn() -> W>,
+}
+
+impl<W: Wrapper> Reply<W> {
+    /// The result.
+    ///
+    /// # Errors
+    /// When the bytes are not a result of `W`.
+    pub fn read(&self) -> Result<W::Reply<'_>, CallError> {
+        let payload = self.message.payload();
+        decode(payload).map_err(|error| match payload {
+            [] => CallError::Empty { wrapper: W::ID },
+            _ => CallError::BadReply { wrapper: W::ID, error },
+        })
+    }
+
+    /// When it arrived.
+    #[must_use]
+    pub const fn arrived(&self) -> Instant {
+        self.arrived
+    }
+}
+
+impl<W: Wrapper> fmt::Debug for Reply<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reply({:?}, {} bytes)", W::ID, self.message.payload().len())
+    }
+}
