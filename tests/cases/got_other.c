@@ -1,0 +1,3 @@
+// What got_main.c reaches through the table.
+int far_number = 20;
+int far_function(int x) { return x * 2; }

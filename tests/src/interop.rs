@@ -1,0 +1,171 @@
+//! Crosses controllers with executors: every program of the table through every pair, status and output checked.
+//!
+//! A *row* is a pair; a *cell* is a row and a program. What a stock tool cannot do is listed by name in [`KNOWN`] with
+//! the words it fails with, and a listed cell must fail in just that way, so that the list cannot rot.
+
+mod known;
+mod run;
+mod table;
+
+pub use known::{KNOWN, Known, RACES, Race};
+
+use crate::child::{End, Outcome};
+use crate::objects;
+use crate::programs::{PROGRAMS, Program};
+use crate::target::Target;
+
+/// Where the code runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Executor {
+    /// Our runtime as a Linux process.
+    Hosted,
+    /// Our runtime on QEMU's microvm.
+    Microvm,
+    /// Our runtime on QEMU's q35.
+    Q35,
+    /// `llvm-jitlink-executor` 19 (for `lli`: its `lli-child-target`).
+    Stock19,
+    /// `llvm-jitlink-executor` 22 (for `lli`: its `lli-child-target`).
+    Stock22,
+}
+
+impl Executor {
+    const fn short(self) -> &'static str {
+        match self {
+            Self::Hosted => "hosted",
+            Self::Microvm => "microvm",
+            Self::Q35 => "q35",
+            Self::Stock19 => "stock19",
+            Self::Stock22 => "stock22",
+        }
+    }
+}
+
+/// What links and ships the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// `graft run`.
+    Graft,
+    /// `llvm-jitlink` 19.
+    Jitlink19,
+    /// `llvm-jitlink` 22 with its generic memory manager.
+    Jitlink22,
+    /// `llvm-jitlink` 22 with its slab manager, `-use-memmgr=simple-remote`.
+    Jitlink22Slab,
+    /// `llvm-jitlink` 19 over TCP instead of pipes.
+    Jitlink19Tcp,
+    /// `llvm-jitlink` 22 over TCP instead of pipes.
+    Jitlink22Tcp,
+    /// The remote MCJIT of `lli` 19, on IR.
+    Lli19,
+    /// The remote MCJIT of `lli` 22, on IR.
+    Lli22,
+}
+
+impl Controller {
+    const fn short(self) -> &'static str {
+        match self {
+            Self::Graft => "graft",
+            Self::Jitlink19 => "jl19",
+            Self::Jitlink22 => "jl22",
+            Self::Jitlink22Slab => "jl22slab",
+            Self::Jitlink19Tcp => "jl19tcp",
+            Self::Jitlink22Tcp => "jl22tcp",
+            Self::Lli19 => "lli19",
+            Self::Lli22 => "lli22",
+        }
+    }
+
+    const fn is_lli(self) -> bool {
+        matches!(self, Self::Lli19 | Self::Lli22)
+    }
+}
+
+/// What became of a cell.
+#[derive(Clone, Debug)]
+pub enum Verdict {
+    /// Status and output are right.
+    Right,
+    /// Right, though not at the first attempt: the controller lost a race with itself.
+    RightAfterRace(&'static Race),
+    /// It failed as the list says.
+    Known(&'static Known),
+    /// Wrong; the text says how.
+    Wrong(String),
+    /// The controller does not run this program's form.
+    Absent,
+}
+
+/// Runs a row over all programs and adds it to the table, which is printed once it has `rows_in_all` rows.
+///
+/// # Panics
+///
+/// Panics with every cell that is wrong, or when the executor cannot be started.
+pub fn row(executor: Executor, controller: Controller, rows_in_all: usize) {
+    let verdicts = match Target::start(executor) {
+        Ok(target) => PROGRAMS.iter().map(|program| cell(&target, executor, controller, program)).collect(),
+        Err(error) => vec![Verdict::Wrong(error); PROGRAMS.len()],
+    };
+    let named = PROGRAMS.iter().zip(&verdicts);
+    let wrong: Vec<String> = named
+        .filter_map(|(program, verdict)| match verdict {
+            Verdict::Wrong(how) => Some(format!("{}: {how}", program.name)),
+            _ => None,
+        })
+        .collect();
+    table::record(executor, controller, verdicts, rows_in_all);
+    assert!(wrong.is_empty(), "{executor:?} x {controller:?}: {} wrong\n\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+fn cell(target: &Target, executor: Executor, controller: Controller, program: &'static Program) -> Verdict {
+    if controller.is_lli() && !program.lli {
+        return Verdict::Absent;
+    }
+    let mut hit = None;
+    let mut left = known::ATTEMPTS;
+    loop {
+        left -= 1;
+        let outcome = objects::built(program).and_then(|built| run::run(target, controller, program, built));
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => return Verdict::Wrong(error),
+        };
+        let verdict = judge(executor, controller, program, &outcome);
+        match (verdict, hit) {
+            (Verdict::Right, Some(race)) => return Verdict::RightAfterRace(race),
+            (Verdict::Wrong(how), _) => {
+                hit = known::race(controller, program, &outcome.stderr);
+                if hit.is_none() || left == 0 {
+                    return Verdict::Wrong(how);
+                }
+            }
+            (verdict, _) => return verdict,
+        }
+    }
+}
+
+fn judge(executor: Executor, controller: Controller, program: &Program, outcome: &Outcome) -> Verdict {
+    match (known::of(executor, controller, program), difference(program, outcome)) {
+        (None, None) => Verdict::Right,
+        (None, Some(how)) => Verdict::Wrong(how),
+        (Some(known), None) => Verdict::Wrong(format!("works, though it is listed as impossible: {}", known.why)),
+        (Some(known), Some(_)) if outcome.stderr.contains(known.sign) => Verdict::Known(known),
+        (Some(known), Some(how)) => Verdict::Wrong(format!("fails, but without `{}`: {how}", known.sign)),
+    }
+}
+
+fn difference(program: &Program, outcome: &Outcome) -> Option<String> {
+    let console = String::from_utf8_lossy(&outcome.stdout);
+    let mut wrong = Vec::new();
+    if outcome.end != End::Exit(program.status) {
+        wrong.push(format!("{}, not {}", outcome.end, program.status));
+    }
+    if console != program.console {
+        wrong.push(format!("console {console:?}, not {:?}", program.console));
+    }
+    if wrong.is_empty() {
+        return None;
+    }
+    wrong.push(format!("stderr: {}", outcome.stderr.trim()));
+    Some(wrong.join("\n    "))
+}

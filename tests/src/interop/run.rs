@@ -1,0 +1,136 @@
+//! One cell's processes: the controller, and what must stand beside it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::Controller;
+use crate::child::{self, Outcome, Running};
+use crate::objects::Built;
+use crate::programs::Program;
+use crate::target::{self, Target};
+use crate::{place, tools};
+
+/// How long one cell may take; the slowest one measured takes a tenth of it.
+const CELL_LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) fn run(
+    target: &Target,
+    controller: Controller,
+    program: &Program,
+    built: &Built,
+) -> Result<Outcome, String> {
+    let mut beside = None;
+    let mut command;
+    match controller {
+        Controller::Graft => {
+            command = Command::new(&place::graft()?.command);
+            let (running, name) = match target {
+                Target::Stock { executor, .. } => {
+                    let (running, address) = listening(executor)?;
+                    (Some(running), format!("tcp:{address}"))
+                }
+                Target::Ours { name, .. } => (None, name.clone()),
+            };
+            beside = running;
+            command.args(["run", "-t", &name]).args(&built.inputs);
+            if !program.args.is_empty() {
+                command.arg("--").args(program.args);
+            }
+        }
+        Controller::Lli19 | Controller::Lli22 => {
+            command = Command::new(tool(controller)?);
+            command.args(["-jit-kind=mcjit", "-remote-mcjit"]);
+            let child = match target {
+                Target::Stock { lli_child, .. } => lli_child,
+                Target::Ours { name, .. } => {
+                    command.env("GRAFT_TARGET", name);
+                    &place::graft()?.command
+                }
+            };
+            command.arg(joined("-mcjit-remote-process=", child)).args(&built.ir);
+        }
+        Controller::Jitlink19 | Controller::Jitlink22 | Controller::Jitlink22Slab => {
+            command = Command::new(tool(controller)?);
+            let executor = match target {
+                Target::Stock { executor, .. } => executor,
+                Target::Ours { name, .. } if name == "hosted" => &place::graft()?.hosted,
+                Target::Ours { name, .. } => {
+                    command.env("GRAFT_TARGET", name);
+                    &place::graft()?.command
+                }
+            };
+            command.arg(joined("-oop-executor=", executor));
+            jitlink_inputs(&mut command, controller, program, built);
+        }
+        Controller::Jitlink19Tcp | Controller::Jitlink22Tcp => {
+            let (running, address) = serving(target)?;
+            beside = Some(running);
+            command = Command::new(tool(controller)?);
+            command.arg(format!("-oop-executor-connect={address}"));
+            jitlink_inputs(&mut command, controller, program, built);
+        }
+    }
+    let mut outcome = child::run(&mut command, CELL_LIMIT)?;
+    if let Some(beside) = beside {
+        // Whoever runs the code writes its console.
+        let other = beside.finish(Duration::from_secs(10));
+        outcome.stdout.extend(other.stdout);
+        outcome.stderr.push_str(&format!("\n(beside it, {}: {})", other.end, other.stderr.trim()));
+    }
+    Ok(outcome)
+}
+
+fn tool(controller: Controller) -> Result<PathBuf, String> {
+    let tool = match controller {
+        Controller::Graft => return place::graft().map(|graft| graft.command.clone()),
+        Controller::Lli19 => tools::llvm19("lli"),
+        Controller::Lli22 => tools::llvm22("lli"),
+        Controller::Jitlink19 | Controller::Jitlink19Tcp => tools::llvm19("llvm-jitlink"),
+        Controller::Jitlink22 | Controller::Jitlink22Slab | Controller::Jitlink22Tcp => tools::llvm22("llvm-jitlink"),
+    };
+    tool.map_err(|missing| missing.to_string())
+}
+
+fn jitlink_inputs(command: &mut Command, controller: Controller, program: &Program, built: &Built) {
+    match controller {
+        Controller::Jitlink22 | Controller::Jitlink22Tcp => command.arg("-use-memmgr=generic"),
+        Controller::Jitlink22Slab => command.arg("-use-memmgr=simple-remote"),
+        _ => command,
+    };
+    command.args(&built.inputs);
+    if !program.args.is_empty() {
+        command.arg("-args").args(program.args);
+    }
+}
+
+fn joined(option: &str, path: &Path) -> OsString {
+    let mut joined = OsString::from(option);
+    joined.push(path);
+    joined
+}
+
+fn listening(executor: &Path) -> Result<(Running, String), String> {
+    let address = format!("127.0.0.1:{}", target::free_port());
+    let running = child::spawn(Command::new(executor).arg(format!("listen={address}")))?;
+    wait_for(running, address)
+}
+
+fn serving(target: &Target) -> Result<(Running, String), String> {
+    let Target::Ours { name, .. } = target else {
+        return Err("stock executors are reached by pipes: over TCP the stock tools never end".to_owned());
+    };
+    let address = format!("127.0.0.1:{}", target::free_port());
+    let mut command = Command::new(&place::graft()?.command);
+    wait_for(child::spawn(command.args(["serve", "-t", name, "--listen", &address]))?, address)
+}
+
+fn wait_for(running: Running, address: String) -> Result<(Running, String), String> {
+    let port = address.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0);
+    if target::is_listening(port, Duration::from_secs(20)) {
+        return Ok((running, address));
+    }
+    let outcome = running.finish(Duration::ZERO);
+    Err(format!("nobody listens on {address}: {}: {}", outcome.end, outcome.stderr))
+}

@@ -1,0 +1,78 @@
+//! The executors of the matrix, started and reachable: a program to start, or a machine that is up.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use crate::child::Running;
+use crate::interop::Executor;
+use crate::{place, tools};
+
+/// An executor that can be used, and what keeps it up.
+#[derive(Debug)]
+pub enum Target {
+    /// A stock executor, started anew for each session.
+    Stock {
+        /// `llvm-jitlink-executor`.
+        executor: PathBuf,
+        /// `lli-child-target`.
+        lli_child: PathBuf,
+    },
+    /// One of ours.
+    Ours {
+        /// The word that `graft -t` takes.
+        name: String,
+        /// What keeps the machine up.
+        machine: Option<Running>,
+    },
+}
+
+impl Target {
+    /// Starts `executor`, or finds the program that is started for each session.
+    ///
+    /// # Errors
+    ///
+    /// Fails when a tool is missing or the machine does not come up.
+    pub fn start(executor: Executor) -> Result<Self, String> {
+        let stock = |executor: Result<PathBuf, tools::Missing>, child: Result<PathBuf, tools::Missing>| {
+            let words = |missing: tools::Missing| missing.to_string();
+            Ok(Self::Stock { executor: executor.map_err(words)?, lli_child: child.map_err(words)? })
+        };
+        match executor {
+            Executor::Stock19 => stock(tools::llvm19("llvm-jitlink-executor"), tools::llvm19("lli-child-target")),
+            Executor::Stock22 => stock(tools::llvm22("llvm-jitlink-executor"), tools::llvm22("lli-child-target")),
+            Executor::Hosted => place::graft().map(|_| Self::Ours { name: "hosted".to_owned(), machine: None }),
+            Executor::Microvm | Executor::Q35 => Err("machines are not wired up yet".to_owned()),
+        }
+    }
+}
+
+/// Waits until somebody listens on `port` of the loopback interface.
+///
+/// A probing connection would use up the one session that some executors offer, so the kernel is asked instead.
+#[must_use]
+pub fn is_listening(port: u16, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    let wanted = format!("0100007F:{port:04X} 00000000:0000 0A");
+    loop {
+        if fs::read_to_string("/proc/net/tcp").is_ok_and(|table| table.contains(&wanted)) {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A port of the loopback interface that nobody uses now.
+///
+/// # Panics
+///
+/// Panics when the loopback interface does not work.
+#[must_use]
+pub fn free_port() -> u16 {
+    let probe = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    probe.expect("the loopback interface gives out ports").port()
+}
