@@ -12,15 +12,23 @@
 //! All input is untrusted: whatever the bytes are, the outcome is an image or a [`LinkError`], in time linear in the
 //! input and with memory bounded by it.
 
+#![warn(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
 mod error;
 mod image;
 mod layout;
+mod name;
 mod parse;
+mod reloc;
+mod relocate;
 mod resolve;
 
 use graft_protocol::ExecAddr;
 
-pub use error::{LayoutError, LinkError, ParseError, RelocateError, ResolveError};
+pub use error::{
+    ArchiveFault, Duplicate, LayoutError, LinkError, ObjectFault, OutOfRange, ParseError, Place, RelocateError,
+    RelocationFault, ResolveError, SectionFault, Undefined,
+};
 pub use image::{Image, Initializer, Segment, Symbol};
 pub use layout::{Externals, Layout, SegmentShape};
 pub use parse::{Objects, parse, thin_members};

@@ -1,0 +1,44 @@
+//! Takes files apart: objects, and archives of objects.
+//!
+//! Everything an object says about itself is checked here, once: later phases index by what was checked. What an object
+//! *uses* (an unknown relocation, an odd alignment) is judged later, and only where it ends up in the image.
+
+mod archive;
+mod object;
+mod section;
+mod symbol;
+
+use super::name::printable;
+use super::{Input, Members, ParseError};
+
+pub use archive::{ArchiveFault, thin_members};
+pub(crate) use object::Object;
+pub use object::ObjectFault;
+pub(crate) use section::{Array, Kind, Rela, Relocations, Role, Section};
+pub(crate) use symbol::{Binding, Position, Symbol, SymbolKind, Visibility};
+
+/// Every input, checked and taken apart.
+#[derive(Debug)]
+pub struct Objects<'a> {
+    /// Objects and archive members, in the order given.
+    pub(crate) all: Vec<Object<'a>>,
+    /// Archive members that are not objects for this machine, each with the reason: for the error when a symbol is missing.
+    pub(crate) skipped: Vec<String>,
+}
+
+/// Takes every input apart.
+///
+/// # Errors
+/// The first file that is not what it claims to be.
+pub fn parse<'a>(inputs: &[Input<'a>]) -> Result<Objects<'a>, ParseError> {
+    let mut objects = Objects { all: Vec::with_capacity(inputs.len()), skipped: Vec::new() };
+    for input in inputs {
+        if archive::is_archive(input.bytes) {
+            archive::parse(input, &mut objects)?;
+        } else {
+            let name = printable(input.name.as_bytes());
+            objects.all.push(Object::parse(name, input.bytes, Members::All)?);
+        }
+    }
+    Ok(objects)
+}

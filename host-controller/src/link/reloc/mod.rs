@@ -1,0 +1,146 @@
+//! One relocation: what it computes, and the one place that stores it.
+//!
+//! A table per ISA ([`x86_64`]) says what a type means; [`apply`] computes, checks the range and the bounds, and stores.
+
+pub(super) mod x86_64;
+
+/// What a relocation computes. In psABI letters: S symbol, A addend, P place, G slot in the GOT, GOT its start, Z size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expr {
+    /// Nothing.
+    None,
+    /// `S + A`
+    Absolute,
+    /// `S + A - P`
+    PcRelative,
+    /// `S + A - P` of a call or jump, through a stub when that is out of range.
+    Branch,
+    /// `G + A`, from the start of the GOT.
+    GotSlot,
+    /// `G + GOT + A - P`
+    GotSlotPcRelative,
+    /// `GOT + A - P`
+    GotPcRelative,
+    /// `S + A - GOT`
+    GotOffset,
+    /// `Z + A`
+    Size,
+}
+
+/// What a relocation type means.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Howto {
+    /// As in the psABI, without its prefix.
+    pub name: &'static str,
+    pub expr: Expr,
+    /// Of the field, in bytes.
+    pub width: usize,
+    /// The smallest and the largest value that fit. Addresses wrap at 64 bits, so a value is its two's complement.
+    pub range: (i64, i64),
+    /// How an instruction that goes through the GOT may be rewritten.
+    pub relax: Relax,
+    /// What to do when the value is out of range.
+    pub hint: &'static str,
+}
+
+/// How an instruction that goes through the GOT may be rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relax {
+    /// Not at all.
+    No,
+    /// Two bytes before the field: opcode and ModRM.
+    Plain,
+    /// Three: REX, opcode and ModRM.
+    Rex,
+}
+
+/// The addresses a relocation computes with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operands {
+    /// S
+    pub symbol: u64,
+    /// A
+    pub addend: i64,
+    /// P
+    pub place: u64,
+    /// GOT
+    pub got: u64,
+    /// G + GOT, when the symbol has a slot.
+    pub slot: Option<u64>,
+    /// A stub that jumps to the symbol, when it has one.
+    pub stub: Option<u64>,
+    /// Z
+    pub size: u64,
+}
+
+/// Why a relocation is not applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ApplyError {
+    /// The field is not in the section.
+    Bounds,
+    /// The value is beyond the limit.
+    Range { value: i64, limit: i64 },
+    /// A slot of the GOT is needed, and the layout has none.
+    NoSlot,
+}
+
+/// Applies one relocation to the bytes `output` of a section, which started as `input`.
+///
+/// Decisions about instructions look at `input`: what other relocations stored must not influence them, and the layout
+/// decided from the same bytes.
+pub(super) fn apply(
+    howto: &Howto,
+    operands: &Operands,
+    offset: u64,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), ApplyError> {
+    let start = usize::try_from(offset).map_err(|_| ApplyError::Bounds)?;
+    let end = start.checked_add(howto.width).ok_or(ApplyError::Bounds)?;
+    if end > output.len() || end > input.len() {
+        return Err(ApplyError::Bounds);
+    }
+    if let Some(rewrite) = x86_64::relax(howto.relax, operands, input, start) {
+        let field = start.checked_sub(rewrite.before).and_then(|start| output.get_mut(start..end));
+        let field = field.ok_or(ApplyError::Bounds)?;
+        let bytes = rewrite.bytes.get(..field.len()).ok_or(ApplyError::Bounds)?;
+        field.copy_from_slice(bytes);
+        return Ok(());
+    }
+    let slot = || operands.slot.ok_or(ApplyError::NoSlot);
+    let add = |base: u64| base.wrapping_add_signed(operands.addend);
+    let pc = |target: u64| add(target).wrapping_sub(operands.place);
+    let value = match howto.expr {
+        Expr::None => return Ok(()),
+        Expr::Absolute => add(operands.symbol),
+        Expr::PcRelative => pc(operands.symbol),
+        Expr::Branch => match (in_range(howto, pc(operands.symbol)), operands.stub) {
+            (Err(_), Some(stub)) => pc(stub),
+            _ => pc(operands.symbol),
+        },
+        Expr::GotSlot => add(slot()?).wrapping_sub(operands.got),
+        Expr::GotSlotPcRelative => pc(slot()?),
+        Expr::GotPcRelative => pc(operands.got),
+        Expr::GotOffset => add(operands.symbol).wrapping_sub(operands.got),
+        Expr::Size => add(operands.size),
+    };
+    let value = in_range(howto, value)?;
+    let field = output.get_mut(start..end).ok_or(ApplyError::Bounds)?;
+    // The range was checked: the bytes left out only repeat the sign.
+    for (byte, value) in field.iter_mut().zip(value.to_le_bytes()) {
+        *byte = value;
+    }
+    Ok(())
+}
+
+fn in_range(howto: &Howto, value: u64) -> Result<i64, ApplyError> {
+    let value = value.cast_signed();
+    let (min, max) = howto.range;
+    if value < min {
+        Err(ApplyError::Range { value, limit: min })
+    } else if value > max {
+        Err(ApplyError::Range { value, limit: max })
+    } else {
+        Ok(value)
+    }
+}

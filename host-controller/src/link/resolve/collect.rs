@@ -1,0 +1,352 @@
+//! Finds what is part of the program: everything the roots reach, through relocations and whatever else ties sections.
+//!
+//! The same walk notes what the layout must have room for: slots in the GOT, stubs, common symbols.
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::{Definition, GlobalId, Program, Provided, RelocationFault, SectionFault, SectionId, Slot, State, Target};
+use super::{MAX_ALIGN, unwind};
+use crate::link::error::Place;
+use crate::link::name::printable;
+use crate::link::parse::{Binding, Kind, Position, Rela, Relocations, Section, SymbolKind};
+use crate::link::reloc::x86_64::{howto, is_branch, relaxes_when_near, unsupported_name};
+use crate::link::reloc::{Expr, Howto, Relax};
+use crate::link::{Collect, ResolveError, Unwind};
+
+/// Marks what is part of the program.
+pub(super) fn collect(program: &mut Program<'_>) -> Result<(), ResolveError> {
+    if program.options.unwind == Unwind::Keep {
+        unwind::parse(program)?;
+    }
+    let mut collector = Collector { program, work: Vec::new() };
+    collector.mark_roots()?;
+    while let Some(id) = collector.work.pop() {
+        collector.visit(id)?;
+    }
+    Ok(())
+}
+
+struct Collector<'p, 'o> {
+    program: &'p mut Program<'o>,
+    /// Sections that were marked and not looked at yet: a list, not recursion, as chains can be as long as the program.
+    work: Vec<SectionId>,
+}
+
+/// One relocation with its surroundings.
+struct Reference<'r, 'o> {
+    from: SectionId,
+    section: &'o Section<'o>,
+    relocation: &'r Rela,
+}
+
+impl<'o> Collector<'_, 'o> {
+    fn mark_roots(&mut self) -> Result<(), ResolveError> {
+        let all = self.program.options.collect == Collect::All;
+        for object in 0..self.program.loaded.len() {
+            let sections = &self.program.loaded[object].object.sections;
+            for (section, content) in sections.iter().enumerate() {
+                let id = SectionId { object, section };
+                if self.program.state(id) == State::Waiting && is_root(content, all) {
+                    self.mark(id)?;
+                }
+            }
+        }
+        for name in self.program.options.entry.iter().chain(&self.program.options.keep) {
+            if let Some(id) = self.program.names.get(name.as_bytes()).copied() {
+                self.mark_global(id)?;
+            }
+        }
+        if all {
+            for id in 0..self.program.globals.len() {
+                if matches!(self.program.globals[id].definition, Definition::Common { .. }) {
+                    self.mark_global(GlobalId(id))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, id: SectionId) -> Result<(), ResolveError> {
+        if self.program.state(id) != State::Waiting {
+            return Ok(());
+        }
+        let section = self.program.section(id);
+        if section.kind == Kind::Unwind {
+            // Its records come with their functions.
+            self.program.unwind_referenced = true;
+            return Ok(());
+        }
+        if let Some(fault) = unloadable(section) {
+            let file = self.program.loaded[id.object].object.name.clone();
+            return Err(ResolveError::Section { file, section: printable(section.name), fault });
+        }
+        let index = self.program.state_index(id);
+        self.program.states[index] = State::Live;
+        self.work.push(id);
+        Ok(())
+    }
+
+    fn visit(&mut self, id: SectionId) -> Result<(), ResolveError> {
+        let section = self.program.section(id);
+        for relocation in section.relocations.entries() {
+            self.refer(&Reference { from: id, section, relocation })?;
+        }
+        let object = self.program.loaded[id.object].object;
+        if let Some(group) = section.group {
+            for member in &object.groups[group].members {
+                let member = SectionId { section: *member, ..id };
+                // Unwind tables and notes in a group still wait for someone to need them.
+                if !matches!(self.program.section(member).kind, Kind::Unwind | Kind::Note) {
+                    self.mark(member)?;
+                }
+            }
+        }
+        let first = object.dependents.partition_point(|(other, _)| *other < id.section);
+        for (_, dependent) in object.dependents[first..].iter().take_while(|(other, _)| *other == id.section) {
+            self.mark(SectionId { section: *dependent, ..id })?;
+        }
+        self.keep_unwind_records(id)
+    }
+
+    /// Makes the unwind records of a function part of the program, and what they refer to.
+    fn keep_unwind_records(&mut self, id: SectionId) -> Result<(), ResolveError> {
+        let records = &self.program.loaded[id.object].unwind;
+        let first = records.partition_point(|(section, ..)| *section < id.section);
+        let count = records[first..].iter().take_while(|(section, ..)| *section == id.section).count();
+        for index in first..first + count {
+            let (_, table, record) = self.program.loaded[id.object].unwind[index];
+            let shared = self.program.unwind[table].records[record].shared;
+            for record in [Some(record), shared].into_iter().flatten() {
+                if std::mem::replace(&mut self.program.unwind[table].records[record].live, true) {
+                    continue;
+                }
+                let from = self.program.unwind[table].id;
+                let section = self.program.section(from);
+                let range = self.program.unwind[table].records[record].relocations.clone();
+                for index in range {
+                    let relocation = self.program.unwind[table].relocations[index];
+                    self.refer(&Reference { from, section, relocation: &relocation })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what a relocation refers to part of the program.
+    fn refer(&mut self, reference: &Reference<'_, 'o>) -> Result<(), ResolveError> {
+        let Reference { from, section, relocation } = *reference;
+        let r_type = relocation.r_type(LE, false);
+        let Some(howto) = howto(r_type) else {
+            let symbol = self.program.symbol_name(from.object, relocation);
+            let name = unsupported_name(r_type);
+            return Err(self.fault(reference, RelocationFault::Type { r_type, name, symbol }));
+        };
+        let offset = usize::try_from(relocation.r_offset.get(LE)).unwrap_or(usize::MAX);
+        if offset.saturating_add(howto.width) > section.content.len() {
+            let symbol = self.program.symbol_name(from.object, relocation);
+            let (kind, width, size) = (howto.name, howto.width, section.content.len());
+            return Err(self.fault(reference, RelocationFault::Bounds { kind, symbol, width, size }));
+        }
+        let index = relocation.r_sym(LE, false);
+        let Some(target) = self.program.target(from.object, index) else {
+            return Err(self.no_target(reference, index));
+        };
+        match target {
+            Target::Section(id, _) => {
+                self.check_local_kind(reference, index)?;
+                match self.program.state(id) {
+                    State::Waiting => self.mark(id)?,
+                    State::Live => {}
+                    State::Discarded | State::Aside => return Err(self.unreachable_section(reference, id)),
+                }
+            }
+            Target::Absolute(_) => {}
+            Target::Global(id) => self.refer_global(reference, &howto, id)?,
+        }
+        self.note_slot(reference, &howto, target, offset);
+        Ok(())
+    }
+
+    fn refer_global(&mut self, reference: &Reference<'_, 'o>, howto: &Howto, id: GlobalId) -> Result<(), ResolveError> {
+        let Reference { from, section, relocation } = *reference;
+        let loaded = &self.program.loaded[from.object];
+        let index = usize::try_from(relocation.r_sym(LE, false)).unwrap_or(usize::MAX);
+        // A definition of one's own that lost to another copy is as good as a strong reference.
+        let weak = loaded
+            .object
+            .symbols
+            .get(index)
+            .is_some_and(|symbol| symbol.binding == Binding::Weak && symbol.position == Position::Undefined);
+        let global = &mut self.program.globals[id.0];
+        global.referenced = true;
+        global.required |= !weak;
+        match global.kind {
+            SymbolKind::ThreadLocal => {
+                let name = printable(global.name);
+                return Err(self.fault(reference, RelocationFault::ThreadLocal(name)));
+            }
+            SymbolKind::Indirect => {
+                let name = printable(global.name);
+                return Err(self.fault(reference, RelocationFault::Indirect(name)));
+            }
+            _ => {}
+        }
+        if howto.expr == Expr::Size && global.is_undefined() {
+            let name = printable(global.name);
+            return Err(self.fault(reference, RelocationFault::UnknownSize(name)));
+        }
+        let offset = usize::try_from(relocation.r_offset.get(LE)).unwrap_or(usize::MAX);
+        let addend = relocation.r_addend.get(LE);
+        let branch = match howto.expr {
+            Expr::Branch => true,
+            Expr::PcRelative if howto.width == 4 => is_branch(section.content, offset, addend),
+            _ => false,
+        };
+        if branch && global.is_elsewhere() && global.stub.is_none() {
+            global.stub = Some(self.program.stubs.len());
+            self.program.stubs.push(id);
+            self.slot(Target::Global(id), None, true);
+        }
+        self.mark_global(id)
+    }
+
+    fn mark_global(&mut self, id: GlobalId) -> Result<(), ResolveError> {
+        match self.program.globals[id.0].definition {
+            Definition::Section(section, _) => self.mark(section),
+            Definition::Common { align, index: None } => {
+                let global = &mut self.program.globals[id.0];
+                if align.max(1) > MAX_ALIGN || !align.max(1).is_power_of_two() {
+                    let owner = global.owner.map_or(0, |owner| owner);
+                    let section = format!("COMMON ({})", printable(global.name));
+                    let file = self.program.loaded[owner].object.name.clone();
+                    return Err(ResolveError::Section { file, section, fault: SectionFault::Alignment(align) });
+                }
+                global.definition = Definition::Common { align: align.max(1), index: Some(self.program.commons.len()) };
+                self.program.commons.push(id);
+                Ok(())
+            }
+            Definition::Provided(Provided::Named { index, .. }) => {
+                if !std::mem::replace(&mut self.program.named[index].live, true) {
+                    for member in 0..self.program.named[index].members.len() {
+                        self.mark(self.program.named[index].members[member])?;
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that the layout needs a slot of the GOT for `target`.
+    fn note_slot(&mut self, reference: &Reference<'_, 'o>, howto: &Howto, target: Target, offset: usize) {
+        if !matches!(howto.expr, Expr::GotSlot | Expr::GotSlotPcRelative) {
+            return;
+        }
+        let Reference { from, section, relocation } = *reference;
+        let near = match target {
+            Target::Section(..) => true,
+            Target::Absolute(_) => false,
+            Target::Global(id) => !self.program.globals[id.0].is_elsewhere(),
+        };
+        let addend = relocation.r_addend.get(LE);
+        let spare = near && howto.relax != Relax::No && relaxes_when_near(howto.relax, section.content, offset, addend);
+        let symbol = usize::try_from(relocation.r_sym(LE, false)).unwrap_or(usize::MAX);
+        self.slot(target, Some((from.object, symbol)), !spare);
+    }
+
+    fn slot(&mut self, target: Target, local: Option<(usize, usize)>, always: bool) {
+        let new = self.program.slots.len();
+        let index = match (target, local) {
+            (Target::Global(id), _) => *self.program.globals[id.0].slot.get_or_insert(new),
+            (_, Some(key)) => *self.program.local_slots.entry(key).or_insert(new),
+            (_, None) => new,
+        };
+        match self.program.slots.get_mut(index) {
+            Some(slot) => slot.always |= always,
+            None => self.program.slots.push(Slot { target, always }),
+        }
+    }
+
+    fn check_local_kind(&self, reference: &Reference<'_, 'o>, index: u32) -> Result<(), ResolveError> {
+        let object = self.program.loaded[reference.from.object].object;
+        let kind = usize::try_from(index).ok().and_then(|index| object.symbols.get(index)).map(|symbol| symbol.kind);
+        let name = || self.program.symbol_name(reference.from.object, reference.relocation);
+        match kind {
+            Some(SymbolKind::ThreadLocal) => Err(self.fault(reference, RelocationFault::ThreadLocal(name()))),
+            Some(SymbolKind::Indirect) => Err(self.fault(reference, RelocationFault::Indirect(name()))),
+            _ => Ok(()),
+        }
+    }
+
+    fn no_target(&self, reference: &Reference<'_, 'o>, index: u32) -> ResolveError {
+        let symbols = self.program.loaded[reference.from.object].object.symbols.len();
+        let exists = usize::try_from(index).is_ok_and(|index| index < symbols);
+        let name = self.program.symbol_name(reference.from.object, reference.relocation);
+        let fault =
+            if exists { RelocationFault::LocalUndefined(name) } else { RelocationFault::Symbol { index, symbols } };
+        self.fault(reference, fault)
+    }
+
+    fn unreachable_section(&self, reference: &Reference<'_, 'o>, id: SectionId) -> ResolveError {
+        let symbol = self.program.symbol_name(reference.from.object, reference.relocation);
+        let section = printable(self.program.section(id).name);
+        let fault = match self.program.state(id) {
+            State::Discarded => RelocationFault::Discarded { symbol, section },
+            _ => RelocationFault::NotLoaded { symbol, section },
+        };
+        self.fault(reference, fault)
+    }
+
+    fn fault(&self, reference: &Reference<'_, 'o>, fault: RelocationFault) -> ResolveError {
+        let place = self.program.place(reference.from, reference.relocation.r_offset.get(LE));
+        ResolveError::Relocation { place, fault }
+    }
+}
+
+impl Program<'_> {
+    /// A byte of a section, for an error.
+    pub(crate) fn place(&self, id: SectionId, offset: u64) -> Place {
+        let file = self.loaded[id.object].object.name.clone();
+        Place { file, section: printable(self.section(id).name), offset }
+    }
+}
+
+/// Whether a section is kept for its own sake.
+fn is_root(section: &Section<'_>, all: bool) -> bool {
+    match section.kind {
+        Kind::Array(_) => true,
+        Kind::Unwind | Kind::Aside => false,
+        Kind::Note => section.has(elf::SHF_GNU_RETAIN),
+        Kind::Content | Kind::Zero | Kind::Unknown(_) => {
+            all || section.has(elf::SHF_GNU_RETAIN) || matches!(section.name, b".init" | b".fini")
+        }
+    }
+}
+
+/// Why a section cannot be part of an image, if so.
+fn unloadable(section: &Section<'_>) -> Option<SectionFault> {
+    if section.has(elf::SHF_TLS) {
+        return Some(SectionFault::ThreadLocal);
+    }
+    if section.has(elf::SHF_WRITE) && section.has(elf::SHF_EXECINSTR) {
+        return Some(SectionFault::WriteExecute);
+    }
+    if section.has(elf::SHF_COMPRESSED) {
+        return Some(SectionFault::Compressed);
+    }
+    if section.align > MAX_ALIGN || !section.align.max(1).is_power_of_two() {
+        return Some(SectionFault::Alignment(section.align));
+    }
+    match section.relocations {
+        Relocations::Unreadable(elf::SHT_REL) => return Some(SectionFault::Rel),
+        Relocations::Unreadable(elf::SHT_CREL) => return Some(SectionFault::Crel),
+        Relocations::Unreadable(other) => return Some(SectionFault::Relocations(other)),
+        Relocations::Rela(_) => {}
+    }
+    match section.kind {
+        Kind::Unknown(other) => Some(SectionFault::Type(other)),
+        Kind::Array(_) if !section.size.is_multiple_of(8) => Some(SectionFault::ArraySize(section.size)),
+        _ => None,
+    }
+}

@@ -1,0 +1,229 @@
+//! Binds names, pulls archive members, and drops what nothing reaches.
+//!
+//! The two steps live in [`bind`] and [`collect`]; a [`Program`] is their result.
+
+mod bind;
+mod collect;
+mod fault;
+mod global;
+mod unwind;
+
+use std::collections::HashMap;
+
+use super::name::printable;
+use super::parse::{Array, Kind, Object, Position, Rela, Section};
+use super::{Layout, LayoutError, Objects, Options, ResolveError};
+
+use object::LittleEndian as LE;
+
+pub use fault::{RelocationFault, SectionFault};
+pub(crate) use global::{Definition, Global, GlobalId, Provided};
+pub(crate) use unwind::{FUNCTION_OFFSET, Table};
+
+/// The largest alignment of a section: a 2 MiB page. Beyond, the reservation would be mostly padding.
+pub(crate) const MAX_ALIGN: u64 = 2 << 20;
+
+/// The program: which sections are in it, and what each name stands for.
+#[derive(Debug)]
+pub struct Program<'o> {
+    pub(crate) options: &'o Options,
+    /// The objects that are part of it, in link order.
+    pub(crate) loaded: Vec<Loaded<'o>>,
+    /// What is to be done with each section, at [`Self::state_index`].
+    pub(crate) states: Vec<State>,
+    pub(crate) globals: Vec<Global<'o>>,
+    pub(crate) names: HashMap<&'o [u8], GlobalId>,
+    pub(crate) entry: Option<GlobalId>,
+    /// The GOT, in order.
+    pub(crate) slots: Vec<Slot>,
+    /// The slots of local symbols: by object and symbol.
+    pub(crate) local_slots: HashMap<(usize, usize), usize>,
+    /// The symbols with a stub, in order.
+    pub(crate) stubs: Vec<GlobalId>,
+    /// The common symbols that are part of the program.
+    pub(crate) commons: Vec<GlobalId>,
+    /// The sections that `__start_` and `__stop_` symbols delimit.
+    pub(crate) named: Vec<Named<'o>>,
+    pub(crate) unwind: Vec<Table<'o>>,
+    /// Whether something refers to the unwind tables, so that they exist even when empty.
+    pub(crate) unwind_referenced: bool,
+    pub(crate) externals: Vec<External<'o>>,
+    pub(crate) skipped: &'o [String],
+}
+
+/// A name that nothing in the program defines: the executor is asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct External<'o> {
+    /// The symbol's name, as on the wire.
+    pub name: &'o str,
+    /// Whether the program links without it (every reference is weak).
+    pub weak: bool,
+}
+
+/// An object that is part of the program.
+#[derive(Debug)]
+pub(crate) struct Loaded<'o> {
+    pub object: &'o Object<'o>,
+    /// Where its sections' states start.
+    pub first_state: usize,
+    /// What its symbols from the first global one on are bound to.
+    pub globals: Vec<GlobalId>,
+    /// Which unwind records go with which section, by section: (section, table, record).
+    pub unwind: Vec<(usize, usize, usize)>,
+}
+
+/// A section of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SectionId {
+    /// Index of the loaded object.
+    pub object: usize,
+    /// Index of its section.
+    pub section: usize,
+}
+
+/// What is to be done with a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It is never loaded.
+    Aside,
+    /// Another object's copy of its group is used.
+    Discarded,
+    /// Nothing refers to it so far.
+    Waiting,
+    /// It is part of the program.
+    Live,
+}
+
+/// A slot of the GOT.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub target: Target,
+    /// Whether the slot is needed even when the program is small enough that every instruction reaches its target.
+    pub always: bool,
+}
+
+/// What a relocation refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// An offset in a section.
+    Section(SectionId, u64),
+    /// An address.
+    Absolute(u64),
+    /// Whatever the name is bound to.
+    Global(GlobalId),
+}
+
+/// Sections of one name that symbols delimit.
+#[derive(Debug)]
+pub(crate) struct Named<'o> {
+    pub name: &'o [u8],
+    pub members: Vec<SectionId>,
+    /// Whether the members are part of the program.
+    pub live: bool,
+}
+
+/// Binds every name, pulls the archive members that are needed, and drops what nothing reaches.
+///
+/// # Errors
+/// Duplicate definitions, or what the linker does not support in a section that is kept.
+pub fn resolve<'o>(objects: &'o Objects<'_>, options: &'o Options) -> Result<Program<'o>, ResolveError> {
+    let mut program = Program {
+        options,
+        loaded: Vec::with_capacity(objects.all.len()),
+        states: Vec::new(),
+        globals: Vec::new(),
+        names: HashMap::new(),
+        entry: None,
+        slots: Vec::new(),
+        local_slots: HashMap::new(),
+        stubs: Vec::new(),
+        commons: Vec::new(),
+        named: Vec::new(),
+        unwind: Vec::new(),
+        unwind_referenced: false,
+        externals: Vec::new(),
+        skipped: &objects.skipped,
+    };
+    bind::bind(&mut program, &objects.all)?;
+    collect::collect(&mut program)?;
+    program.externals = program.globals.iter().filter_map(Global::external).collect();
+    Ok(program)
+}
+
+impl<'o> Program<'o> {
+    /// The names the executor must provide, each once.
+    #[must_use]
+    pub fn externals(&self) -> &[External<'o>] {
+        &self.externals
+    }
+
+    /// Gives every section its place, relative to a base not known yet.
+    ///
+    /// # Errors
+    /// Sizes that do not fit the address space.
+    pub fn layout(&self) -> Result<Layout<'_>, LayoutError> {
+        Layout::new(self)
+    }
+
+    pub(crate) fn section(&self, id: SectionId) -> &'o Section<'o> {
+        &self.loaded[id.object].object.sections[id.section]
+    }
+
+    pub(crate) fn state_index(&self, id: SectionId) -> usize {
+        self.loaded[id.object].first_state + id.section
+    }
+
+    pub(crate) fn state(&self, id: SectionId) -> State {
+        self.states[self.state_index(id)]
+    }
+
+    /// The sections of the program, in link order.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (SectionId, &'o Section<'o>)> {
+        self.loaded.iter().enumerate().flat_map(move |(object, loaded)| {
+            let states = self.states.iter().skip(loaded.first_state);
+            loaded.object.sections.iter().zip(states).enumerate().filter_map(move |(section, (content, state))| {
+                (*state == State::Live).then_some((SectionId { object, section }, content))
+            })
+        })
+    }
+
+    /// What symbol `index` of an object stands for, or `None` when there is no such symbol or it stands for nothing.
+    pub(crate) fn target(&self, object: usize, index: u32) -> Option<Target> {
+        let loaded = &self.loaded[object];
+        let index = usize::try_from(index).ok()?;
+        // Symbol 0 stands for "no symbol": the value is the addend alone.
+        if index == 0 {
+            return Some(Target::Absolute(0));
+        }
+        if let Some(global) = index.checked_sub(loaded.object.first_global) {
+            return loaded.globals.get(global).map(|id| Target::Global(*id));
+        }
+        let symbol = loaded.object.symbols.get(index)?;
+        match symbol.position {
+            Position::Section(section) => Some(Target::Section(SectionId { object, section }, symbol.value)),
+            Position::Absolute => Some(Target::Absolute(symbol.value)),
+            Position::Undefined | Position::Common => None,
+        }
+    }
+
+    /// The printable name of what a relocation refers to.
+    pub(crate) fn symbol_name(&self, object: usize, relocation: &Rela) -> String {
+        let object = self.loaded[object].object;
+        let symbol = usize::try_from(relocation.r_sym(LE, false)).ok().and_then(|index| object.symbols.get(index));
+        match symbol.map(|symbol| (symbol.name, symbol.position)) {
+            Some((b"", Position::Section(section))) => {
+                object.sections.get(section).map_or_else(String::new, |section| printable(section.name))
+            }
+            Some((name, _)) => printable(name),
+            None => String::from("(no symbol)"),
+        }
+    }
+
+    /// The role of a section of the program in running functions before the entry or at unload.
+    pub(crate) fn array(&self, id: SectionId) -> Option<Array> {
+        match self.section(id).kind {
+            Kind::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+}
