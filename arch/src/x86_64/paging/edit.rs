@@ -1,0 +1,211 @@
+//! Changes to a range of the tree: one decision per entry, one walk that carries them out, one that counts the cost.
+//!
+//! The cost in frames is counted first, so that a change happens as a whole or not at all. Counting and carrying out
+//! ask the same [`Edit::step`].
+
+use graft_protocol::Prot;
+
+use super::entry::{Entry, Kind, Level};
+use super::{Cache, Frame, FrameStore, NoFrames, Owner, TABLE_ENTRIES};
+
+/// Addresses from `first` to `last`, both inside: the last page of the address space has no end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+impl Span {
+    /// The parts of this span that belong to one entry each, in a table of `level`, with those entries' own spans.
+    fn entries(self, level: Level) -> impl Iterator<Item = (usize, Self, Self)> {
+        let bytes = level.entry_bytes();
+        let base = self.first & !(bytes - 1);
+        let count = level.index(self.last).saturating_sub(level.index(self.first)) as u64;
+        (0..=count).map(move |number| {
+            let first = base + number * bytes;
+            let whole = Self { first, last: first + (bytes - 1) };
+            let part = Self { first: self.first.max(whole.first), last: self.last.min(whole.last) };
+            (level.index(first), whole, part)
+        })
+    }
+}
+
+/// A change to all pages of a range.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Edit {
+    Unmap(Owner),
+    DemandZero,
+    Commit,
+    Protect(Prot),
+}
+
+/// What an edit does with one entry.
+enum Step {
+    Keep,
+    /// Drop what the entry holds and leave this one.
+    Clear(Entry),
+    /// Map a fresh frame.
+    Fill,
+    /// The same page, other bits.
+    Set(Entry),
+    /// The table below, which is made first where there is none.
+    Descend,
+}
+
+impl Edit {
+    fn step(self, entry: Entry, level: Level, covered: bool) -> Step {
+        match (self, entry.kind(level)) {
+            (Self::Unmap(_), Kind::Absent)
+            | (Self::Protect(_), Kind::Absent | Kind::DemandZero)
+            | (Self::DemandZero, Kind::DemandZero) => Step::Keep,
+            (Self::Unmap(_), _) if covered => Step::Clear(Entry::ABSENT),
+            (Self::DemandZero, _) if covered => Step::Clear(Entry::DEMAND_ZERO),
+            (Self::Protect(prot), Kind::Page(_)) if covered => Step::Set(entry.with_prot(prot)),
+            (Self::Commit, Kind::Page(_)) if covered => Step::Set(entry.with_prot(Prot::ReadWrite)),
+            (Self::Commit, Kind::Absent | Kind::DemandZero) if level == Level::LOWEST => Step::Fill,
+            _ => Step::Descend,
+        }
+    }
+
+    const fn owner(self) -> Owner {
+        match self {
+            Self::Unmap(owner) => owner,
+            _ => Owner::Tables,
+        }
+    }
+}
+
+/// Takes the frames that `edit` needs for the part `span` of `table` off `budget`.
+pub(super) fn count(
+    store: &impl FrameStore,
+    table: Frame,
+    level: Level,
+    span: Span,
+    edit: Edit,
+    budget: &mut u64,
+) -> Result<(), NoFrames> {
+    for (index, whole, part) in span.entries(level) {
+        count_entry(store, Entry(store.entry(table, index)), level, part == whole, part, edit, budget)?;
+    }
+    Ok(())
+}
+
+fn count_entry(
+    store: &impl FrameStore,
+    entry: Entry,
+    level: Level,
+    covered: bool,
+    part: Span,
+    edit: Edit,
+    budget: &mut u64,
+) -> Result<(), NoFrames> {
+    match edit.step(entry, level, covered) {
+        Step::Keep | Step::Clear(_) | Step::Set(_) => Ok(()),
+        Step::Fill => spend(budget),
+        Step::Descend => {
+            let below = level.below();
+            if let Kind::Table(child) = entry.kind(level) {
+                return count(store, child, below, part, edit, budget);
+            }
+            // The table that would be made here.
+            spend(budget)?;
+            for (index, whole, part) in part.entries(below) {
+                count_entry(store, entry.split(level, index), below, part == whole, part, edit, budget)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn spend(budget: &mut u64) -> Result<(), NoFrames> {
+    *budget = budget.checked_sub(1).ok_or(NoFrames)?;
+    Ok(())
+}
+
+/// Carries out `edit` for the part `span` of `table`; says whether a translation may have become stale.
+pub(super) fn apply(
+    store: &mut impl FrameStore,
+    table: Frame,
+    level: Level,
+    span: Span,
+    edit: Edit,
+) -> Result<bool, NoFrames> {
+    let mut stale = false;
+    for (index, whole, part) in span.entries(level) {
+        let entry = Entry(store.entry(table, index));
+        match edit.step(entry, level, part == whole) {
+            Step::Keep => {}
+            Step::Clear(new) => {
+                store.set_entry(table, index, new.0);
+                stale |= release(store, entry, level, edit.owner());
+            }
+            Step::Fill => {
+                let frame = store.take().ok_or(NoFrames)?;
+                store.set_entry(table, index, Entry::page(frame, level, Prot::ReadWrite, Cache::WriteBack).0);
+            }
+            Step::Set(new) => {
+                store.set_entry(table, index, new.0);
+                stale |= new != entry;
+            }
+            Step::Descend => {
+                let (child, split) = child_table(store, table, index, level)?;
+                stale |= split;
+                stale |= apply(store, child, level.below(), part, edit)?;
+                if matches!(edit, Edit::Unmap(_)) && is_empty(store, child) {
+                    store.set_entry(table, index, Entry::ABSENT.0);
+                    store.give_back(child);
+                }
+            }
+        }
+    }
+    Ok(stale)
+}
+
+/// The table at `index`, made when there is none, and whether a page was split for it.
+pub(super) fn child_table(
+    store: &mut impl FrameStore,
+    table: Frame,
+    index: usize,
+    level: Level,
+) -> Result<(Frame, bool), NoFrames> {
+    let entry = Entry(store.entry(table, index));
+    let kind = entry.kind(level);
+    if let Kind::Table(child) = kind {
+        return Ok((child, false));
+    }
+    let child = store.take().ok_or(NoFrames)?;
+    if kind != Kind::Absent {
+        for below in 0..TABLE_ENTRIES {
+            store.set_entry(child, below, entry.split(level, below).0);
+        }
+    }
+    store.set_entry(table, index, Entry::table(child).0);
+    Ok((child, matches!(kind, Kind::Page(_))))
+}
+
+/// Gives back the frames below an entry that is no longer in the tree; says whether a page was among them.
+fn release(store: &mut impl FrameStore, entry: Entry, level: Level, owner: Owner) -> bool {
+    match entry.kind(level) {
+        Kind::Absent | Kind::DemandZero => false,
+        Kind::Page(first) => {
+            if owner == Owner::Tables {
+                for page in 0..level.entry_bytes() / Frame::BYTES {
+                    store.give_back(Frame(first.0 + page * Frame::BYTES));
+                }
+            }
+            true
+        }
+        Kind::Table(table) => {
+            let mut stale = false;
+            for index in 0..TABLE_ENTRIES {
+                stale |= release(store, Entry(store.entry(table, index)), level.below(), owner);
+            }
+            store.give_back(table);
+            stale
+        }
+    }
+}
+
+fn is_empty(store: &impl FrameStore, table: Frame) -> bool {
+    (0..TABLE_ENTRIES).all(|index| store.entry(table, index) == Entry::ABSENT.0)
+}
