@@ -8,6 +8,7 @@ mod run;
 mod table;
 
 pub use known::{KNOWN, Known, RACES, Race};
+pub use table::table_file;
 
 use crate::child::{End, Outcome};
 use crate::objects;

@@ -1,10 +1,12 @@
 //! Shared rig of the tests, the demo and the benchmarks: the programs, how they are built, what runs them.
 //!
 //! [`programs`] is the one table of example programs; [`objects`] compiles them; [`place`] knows where things are and
-//! builds Graft itself; [`tools`] finds the tools of others; [`child`]
-//! runs a process with a time limit; [`interop`] crosses controllers with executors. Nothing here is a test.
+//! builds Graft itself; [`tools`] finds the tools of others and [`install`] fetches those that are missing; [`child`]
+//! runs a process with a time limit; [`target`] starts executors; [`interop`] crosses controllers with them. Nothing here
+//! is a test.
 
 pub mod child;
+pub mod install;
 pub mod interop;
 pub mod objects;
 pub mod place;

@@ -88,6 +88,15 @@ pub fn rustc() -> Command {
     rustc
 }
 
+/// The target that `rustc` itself runs on.
+#[must_use]
+pub fn host_triple() -> String {
+    let outcome = child::run(rustc().arg("-vV"), Duration::from_secs(60));
+    let words = outcome.map(|outcome| String::from_utf8_lossy(&outcome.stdout).into_owned()).unwrap_or_default();
+    let host = words.lines().find_map(|line| line.strip_prefix("host: "));
+    host.unwrap_or("x86_64-unknown-linux-gnu").to_owned()
+}
+
 /// The folder of `rustc`'s libraries for `target`.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Controller, Executor, KNOWN, RACES, Verdict};
@@ -17,6 +18,12 @@ struct Row {
     verdicts: Vec<Verdict>,
 }
 
+/// Where the table goes besides standard error.
+#[must_use]
+pub fn table_file() -> PathBuf {
+    place::scratch("interop").join("table.txt")
+}
+
 /// Adds a row; once `rows_in_all` rows are there, the whole table goes to standard error and to a file in the build
 /// directory.
 pub(super) fn record(executor: Executor, controller: Controller, verdicts: Vec<Verdict>, rows_in_all: usize) {
@@ -28,7 +35,7 @@ pub(super) fn record(executor: Executor, controller: Controller, verdicts: Vec<V
         let table = render(&rows);
         // Not `eprintln!`: the test harness swallows that of a test that passes.
         let _ = std::io::stderr().write_all(table.as_bytes());
-        let _ = std::fs::write(place::scratch("interop").join("table.txt"), table);
+        let _ = std::fs::write(table_file(), table);
     }
 }
 
