@@ -31,11 +31,46 @@ macro_rules! rows {
 
 fuzz_target!(|data: &[u8]| {
     let Some((&pick, bytes)) = data.split_first() else { return };
-    rows!(bytes, pick % 37, [
-        Reserve, Finalize, Deallocate, Initialize, Deinitialize, Release, SharedReserve, SharedInitialize,
-        SharedDeinitialize, SharedRelease, Open, Lookup, Resolve22, Resolve, RegisterEhFrame, DeregisterEhFrame,
-        RegisterDebugObject, RunAsMain, RunAsVoidFunction, RunAsIntFunction, WriteUint8s, WriteUint16s, WriteUint32s,
-        WriteUint64s, WritePointers, WriteBuffers, ReadUint8s, ReadUint16s, ReadUint32s, ReadUint64s, ReadPointers,
-        ReadBuffers, ReadStrings, CallMain, Info, ConsoleOutput
-    ]);
+    rows!(
+        bytes,
+        pick % 37,
+        [
+            Reserve,
+            Finalize,
+            Deallocate,
+            Initialize,
+            Deinitialize,
+            Release,
+            SharedReserve,
+            SharedInitialize,
+            SharedDeinitialize,
+            SharedRelease,
+            Open,
+            Lookup,
+            Resolve22,
+            Resolve,
+            RegisterEhFrame,
+            DeregisterEhFrame,
+            RegisterDebugObject,
+            RunAsMain,
+            RunAsVoidFunction,
+            RunAsIntFunction,
+            WriteUint8s,
+            WriteUint16s,
+            WriteUint32s,
+            WriteUint64s,
+            WritePointers,
+            WriteBuffers,
+            ReadUint8s,
+            ReadUint16s,
+            ReadUint32s,
+            ReadUint64s,
+            ReadPointers,
+            ReadBuffers,
+            ReadStrings,
+            CallMain,
+            Info,
+            ConsoleOutput
+        ]
+    );
 });
