@@ -1,6 +1,8 @@
-//! x86-64. [`paging`] and [`fault`] are pure and compile everywhere; [`checkpoint`] needs the processor, `bare` the whole
-//! machine.
+//! x86-64. Most of it is pure and compiles everywhere; [`checkpoint`] needs the processor, `bare` the whole machine.
 
+#[cfg(all(target_os = "none", target_arch = "x86_64"))]
+pub mod bare;
+pub mod boot_info;
 #[cfg(target_arch = "x86_64")]
 pub mod checkpoint;
 pub mod fault;

@@ -1,0 +1,79 @@
+//! Time since start: the time-stamp counter, measured once against the board's timer (8254, channel 0).
+//!
+//! Every wait here is bounded: a board without that timer gets a guess, and [`Clock::is_measured`] says so.
+
+use super::cpu;
+use super::port::Port;
+
+const TIMER_DATA: Port = Port(0x40);
+const TIMER_COMMAND: Port = Port(0x43);
+/// Ticks of the timer per second.
+const TIMER_HZ: u64 = 1_193_182;
+/// One millisecond in ticks.
+const MEASURED_TICKS: u64 = TIMER_HZ / 1000;
+/// Each look takes a microsecond or more: a hundred milliseconds at least.
+const MOST_LOOKS: usize = 100_000;
+
+/// Counts nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    started: u64,
+    counts: u64,
+    nanoseconds: u64,
+    measured: bool,
+}
+
+impl Clock {
+    /// Starts the clock and measures the counter's speed, for about a millisecond.
+    #[must_use]
+    pub fn start() -> Self {
+        let started = cpu::timestamp();
+        // Channel 0, both bytes, mode 2 (rate generator), binary; the reload value 0 stands for 65536.
+        TIMER_COMMAND.write(0x34);
+        TIMER_DATA.write(0);
+        TIMER_DATA.write(0);
+        let guess = Self { started, counts: 1, nanoseconds: 1, measured: false };
+        let (first_ticks, first) = sample();
+        for _ in 0..MOST_LOOKS {
+            let (ticks, now) = sample();
+            // It counts down, and wraps.
+            let passed = u64::from(first_ticks.wrapping_sub(ticks));
+            if passed >= MEASURED_TICKS {
+                let counts = now.saturating_sub(first).max(1);
+                return Self { counts, nanoseconds: passed * 1_000_000_000 / TIMER_HZ, measured: true, ..guess };
+            }
+        }
+        guess
+    }
+
+    /// Whether the speed was measured, and is not a guess of one count per nanosecond.
+    #[must_use]
+    pub const fn is_measured(&self) -> bool {
+        self.measured
+    }
+
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub fn uptime_ns(&self) -> u64 {
+        let counts = cpu::timestamp().saturating_sub(self.started);
+        let ns = u128::from(counts) * u128::from(self.nanoseconds) / u128::from(self.counts);
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
+/// The timer's count and the time-stamp counter at the same moment: the best of a few tries, because the machine may be
+/// interrupted by its host between the two.
+fn sample() -> (u16, u64) {
+    let mut best = (0, 0, u64::MAX);
+    for _ in 0..3 {
+        let before = cpu::timestamp();
+        // Latch channel 0, so that both bytes are of one moment.
+        TIMER_COMMAND.write(0);
+        let ticks = u16::from_le_bytes([TIMER_DATA.read(), TIMER_DATA.read()]);
+        let took = cpu::timestamp().saturating_sub(before);
+        if took < best.2 {
+            best = (ticks, before, took);
+        }
+    }
+    (best.0, best.1)
+}

@@ -1,0 +1,89 @@
+//! Segments and the task state: one flat code and data segment, and a stack for each kind of trap.
+//!
+//! Loaded code shares ring 0 with the runtime and may use the 128 bytes below its stack pointer (the red zone of the
+//! psABI, §3.2.2), so that no trap may push there: every vector has a stack of its own (SDM 3A §6.14.5).
+#![expect(unsafe_code, reason = "loads segment registers")]
+
+use core::cell::UnsafeCell;
+
+use ::x86_64::VirtAddr;
+use ::x86_64::instructions::tables::load_tss;
+use ::x86_64::registers::segmentation::{CS, DS, ES, SS, Segment};
+use ::x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
+use ::x86_64::structures::tss::TaskStateSegment;
+
+use super::stacks;
+
+/// Which of the task state's stacks a vector uses, as its gate names it: from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum TrapStack {
+    DoubleFault = 1,
+    Nmi = 2,
+    PageFault = 3,
+    Exception = 4,
+    Interrupt = 5,
+}
+
+impl TrapStack {
+    /// The stack for `vector`. Page faults have their own, so that a demand-zero page may be touched by any other
+    /// handler; so have the three that may interrupt any other.
+    pub(super) const fn of(vector: u8) -> Self {
+        match vector {
+            2 => Self::Nmi,
+            // A machine check means as little good as a double fault, and neither comes back.
+            8 | 18 => Self::DoubleFault,
+            14 => Self::PageFault,
+            0..=31 => Self::Exception,
+            _ => Self::Interrupt,
+        }
+    }
+}
+
+struct Segments(UnsafeCell<(TaskStateSegment, GlobalDescriptorTable<5>)>);
+
+// SAFETY: `load` runs once, before anything else could run; afterwards only the processor reads it.
+unsafe impl Sync for Segments {}
+
+static SEGMENTS: Segments = Segments(UnsafeCell::new((TaskStateSegment::new(), GlobalDescriptorTable::empty())));
+
+/// The code segment's selector, which the interrupt gates name.
+pub(super) const CODE: SegmentSelector = SegmentSelector::new(1, ::x86_64::PrivilegeLevel::Ring0);
+
+/// Loads the segments and the task state. Called once, at start.
+///
+/// # Safety
+/// It must not have been called before.
+pub unsafe fn load() {
+    // SAFETY: the first and only call, by the caller's promise: nobody else has a reference.
+    let (task, table) = unsafe { &mut *SEGMENTS.0.get() };
+    let tops = [
+        (TrapStack::DoubleFault, stacks::DOUBLE_FAULT.top()),
+        (TrapStack::Nmi, stacks::NMI.top()),
+        (TrapStack::PageFault, stacks::PAGE_FAULT.top()),
+        (TrapStack::Exception, stacks::EXCEPTION.top()),
+        (TrapStack::Interrupt, stacks::INTERRUPT.top()),
+    ];
+    let mut table_of_stacks = [VirtAddr::zero(); 7];
+    for (stack, top) in tops {
+        if let Some(slot) = table_of_stacks.get_mut(stack as usize - 1) {
+            *slot = VirtAddr::new_truncate(top);
+        }
+    }
+    task.interrupt_stack_table = table_of_stacks;
+    let code = table.append(Descriptor::kernel_code_segment());
+    let data = table.append(Descriptor::kernel_data_segment());
+    debug_assert!(code == CODE);
+    let state = table.append(Descriptor::tss_segment(task));
+    table.load();
+    // SAFETY: `code` selects the flat 64-bit code segment just loaded, equal to the one in use.
+    unsafe { CS::set_reg(code) };
+    // SAFETY: `data` selects the flat data segment just loaded.
+    unsafe { SS::set_reg(data) };
+    // SAFETY: as above.
+    unsafe { DS::set_reg(data) };
+    // SAFETY: as above.
+    unsafe { ES::set_reg(data) };
+    // SAFETY: `state` selects the task state just filled in, which is static.
+    unsafe { load_tss(state) };
+}

@@ -1,0 +1,185 @@
+//! All 256 vectors: a table of stubs, one common way into Rust, and back by `iretq`.
+//!
+//! The handler may edit the [`TrapFrame`]: that is how a faulting call is made to resume at its checkpoint. `iretq` also
+//! lets non-maskable interrupts in again.
+#![expect(unsafe_code, reason = "the interrupt descriptor table and its stubs")]
+
+use core::arch::global_asm;
+use core::cell::UnsafeCell;
+
+use ::x86_64::VirtAddr;
+use ::x86_64::instructions::tables::lidt;
+use ::x86_64::structures::DescriptorTablePointer;
+
+use super::segments::{self, TrapStack};
+use super::{cpu, interrupts};
+use crate::x86_64::checkpoint::Resume;
+use crate::x86_64::fault::Trap;
+
+const VECTORS: usize = 256;
+/// The distance of two stubs.
+const STUB_BYTES: u64 = 16;
+
+/// DF, TF, NT and AC: flags that must not survive into the code that is resumed at a checkpoint.
+const UNWANTED_FLAGS: u64 = 0x400 | 0x100 | 0x4000 | 0x4_0000;
+/// The interrupt flag.
+const INTERRUPT_FLAG: u64 = 0x200;
+
+unsafe extern "Rust" {
+    fn graft_trap(frame: &mut TrapFrame);
+}
+
+/// The interrupted context, as the stubs push it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TrapFrame {
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    r11: u64,
+    r10: u64,
+    r9: u64,
+    r8: u64,
+    rbp: u64,
+    rdi: u64,
+    rsi: u64,
+    rdx: u64,
+    rcx: u64,
+    rbx: u64,
+    rax: u64,
+    vector: u64,
+    error: u64,
+    rip: u64,
+    cs: u64,
+    rflags: u64,
+    rsp: u64,
+    ss: u64,
+}
+
+impl TrapFrame {
+    /// The numbers of the exception.
+    #[must_use]
+    pub fn trap(&self) -> Trap {
+        Trap {
+            vector: self.vector as u8,
+            error: self.error,
+            ip: self.rip,
+            sp: self.rsp,
+            cr2: if self.vector == u64::from(Trap::PAGE_FAULT) { cpu::fault_address() } else { 0 },
+        }
+    }
+
+    /// Makes the interrupted code go on at `place`, with interrupts off.
+    pub fn resume_at(&mut self, place: Resume) {
+        self.rip = place.ip;
+        self.rsp = place.sp;
+        self.rflags &= !(UNWANTED_FLAGS | INTERRUPT_FLAG);
+    }
+}
+
+// Every stub leaves the same frame: vectors without an error code push a zero. The pushes are spelled in bytes because
+// Intel syntax would read a symbol as a memory operand.
+global_asm!(
+    ".balign 16",
+    "graft_trap_stubs:",
+    ".set vector, 0",
+    ".rept 256",
+    ".balign 16",
+    ".if (vector != 8) && ((vector < 10) || (vector > 14)) && (vector != 17) && (vector != 21) && (vector != 29) && (vector != 30)",
+    ".byte 0x6a, 0",
+    ".endif",
+    ".byte 0x68",
+    ".long vector",
+    "jmp graft_trap_common",
+    ".set vector, vector + 1",
+    ".endr",
+    "graft_trap_common:",
+    "push rax",
+    "push rbx",
+    "push rcx",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "push rbp",
+    "push r8",
+    "push r9",
+    "push r10",
+    "push r11",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "cld",
+    "mov rdi, rsp",
+    // The processor aligned the stack to 16; five words and the 17 pushed here keep that.
+    "call {handle}",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop r11",
+    "pop r10",
+    "pop r9",
+    "pop r8",
+    "pop rbp",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop rcx",
+    "pop rbx",
+    "pop rax",
+    "add rsp, 16",
+    "iretq",
+    handle = sym handle,
+);
+
+unsafe extern "C" {
+    #[link_name = "graft_trap_stubs"]
+    static STUBS: u8;
+}
+
+extern "C" fn handle(frame: &mut TrapFrame) {
+    let from_outside = frame.rflags & INTERRUPT_FLAG != 0;
+    if from_outside && interrupts::handle(frame.vector as u8) {
+        return;
+    }
+    // SAFETY: defined by whoever links this crate into an image, with this signature.
+    unsafe { graft_trap(frame) }
+}
+
+/// An interrupt gate (SDM 3A §6.14.1): present, ring 0, interrupts off inside.
+const fn gate(handler: u64, selector: u16, stack: TrapStack) -> u128 {
+    let low = (handler & 0xffff)
+        | ((selector as u64) << 16)
+        | ((stack as u64) << 32)
+        | (0x8e << 40)
+        | ((handler >> 16 & 0xffff) << 48);
+    ((handler >> 32) as u128) << 64 | low as u128
+}
+
+#[repr(C, align(16))]
+struct Gates(UnsafeCell<[u128; VECTORS]>);
+
+// SAFETY: `load` runs before any trap can; afterwards only the processor reads it.
+unsafe impl Sync for Gates {}
+
+static GATES: Gates = Gates(UnsafeCell::new([0; VECTORS]));
+
+/// Loads the table: from here on every trap reaches `graft_trap`. Called once, at start.
+///
+/// # Safety
+/// The segments must be loaded, and it must not have been called before.
+pub unsafe fn load() {
+    // SAFETY: the first and only call, by the caller's promise: nobody else has a reference.
+    let gates = unsafe { &mut *GATES.0.get() };
+    let first_stub = (&raw const STUBS).addr() as u64;
+    for (vector, slot) in (0..=u8::MAX).zip(gates.iter_mut()) {
+        let stub = first_stub + u64::from(vector) * STUB_BYTES;
+        *slot = gate(stub, segments::CODE.0, TrapStack::of(vector));
+    }
+    let base = VirtAddr::new_truncate(gates.as_ptr().addr() as u64);
+    let pointer = DescriptorTablePointer { limit: (size_of::<[u128; VECTORS]>() - 1) as u16, base };
+    // SAFETY: the table is static and complete, and its gates lead to stubs that restore what they interrupt.
+    unsafe { lidt(&pointer) };
+}

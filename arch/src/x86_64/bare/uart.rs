@@ -1,0 +1,151 @@
+//! The 16550 UART, polled while busy and asleep while idle.
+//!
+//! The receive trigger decides everything: at 14 bytes QEMU (and a real line's interrupt load) moves whole bursts, but
+//! the last few bytes wait for a time-out; at 1 byte the first one wakes us at once. So [`Uart::sleep_until_data`] sets 1
+//! and halts the processor, and [`Uart::receive`] polls with 14.
+//!
+//! What arrived before [`Uart::set_up`] is lost: enabling the FIFO clears it. The peer stays silent until it hears us.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::cpu;
+use super::port::Port;
+
+/// The first serial port: the protocol.
+pub static LINE: Uart = Uart::at(0x3f8);
+/// The second serial port: the console.
+pub static CONSOLE: Uart = Uart::at(0x2f8);
+
+/// What the transmitter takes when it says it is empty.
+const FIFO_BYTES: usize = 16;
+
+/// FIFO control: on; trigger at 1 or at 14 bytes; clear both directions.
+const FIFO_TRIGGER_1: u8 = 0x01;
+const FIFO_TRIGGER_14: u8 = 0xc1;
+const FIFO_CLEAR: u8 = 0x06;
+
+/// Line status: a byte has arrived; the transmitter's FIFO is empty.
+const DATA_READY: u8 = 0x01;
+const TRANSMITTER_EMPTY: u8 = 0x20;
+
+/// A 16550 at its base port.
+#[derive(Debug)]
+pub struct Uart {
+    base: u16,
+    /// Whether the trigger is at 14.
+    busy: AtomicBool,
+}
+
+impl Uart {
+    const fn at(base: u16) -> Self {
+        Self { base, busy: AtomicBool::new(true) }
+    }
+
+    const fn data(&self) -> Port {
+        Port(self.base)
+    }
+
+    const fn interrupt_enable(&self) -> Port {
+        Port(self.base + 1)
+    }
+
+    const fn fifo_control(&self) -> Port {
+        Port(self.base + 2)
+    }
+
+    const fn line_control(&self) -> Port {
+        Port(self.base + 3)
+    }
+
+    const fn modem_control(&self) -> Port {
+        Port(self.base + 4)
+    }
+
+    fn status(&self) -> u8 {
+        Port(self.base + 5).read()
+    }
+
+    const fn scratch(&self) -> Port {
+        Port(self.base + 7)
+    }
+
+    /// Sets the port up (115 200 baud, 8 bits, no parity, interrupts off), after a look whether it is there at all; `false`
+    /// when it is not.
+    pub fn set_up(&self) -> bool {
+        self.interrupt_enable().write(0);
+        for probe in [0x5a, 0xa5] {
+            self.scratch().write(probe);
+            if self.scratch().read() != probe {
+                return false;
+            }
+        }
+        // Divisor 1: on QEMU it sets the receive time-out, not the speed.
+        self.line_control().write(0x80);
+        self.data().write(1);
+        self.interrupt_enable().write(0);
+        self.line_control().write(0x03);
+        self.fifo_control().write(FIFO_TRIGGER_14 | FIFO_CLEAR);
+        self.busy.store(true, Ordering::Relaxed);
+        let works = self.loops_back();
+        // DTR and RTS for the peer, OUT2 to connect the interrupt.
+        self.modem_control().write(0x0b);
+        self.fifo_control().write(FIFO_TRIGGER_14 | FIFO_CLEAR);
+        works
+    }
+
+    /// Whether a byte sent comes back in loop-back mode: memory at these ports would pass the scratch test, too.
+    fn loops_back(&self) -> bool {
+        const PATIENCE: usize = 100_000;
+        self.modem_control().write(0x1e);
+        self.data().write(0xae);
+        let arrived = (0..PATIENCE).any(|_| self.status() & DATA_READY != 0);
+        arrived && self.data().read() == 0xae
+    }
+
+    /// Moves bytes that have arrived to `out`, as many as there are and fit, and returns how many. Does not wait.
+    pub fn receive(&self, out: &mut [u8]) -> usize {
+        if !self.busy.swap(true, Ordering::Relaxed) {
+            self.interrupt_enable().write(0);
+            // Changing the trigger alone does not clear the FIFO.
+            self.fifo_control().write(FIFO_TRIGGER_14);
+        }
+        let mut count = 0;
+        for slot in out {
+            if self.status() & DATA_READY == 0 {
+                break;
+            }
+            *slot = self.data().read();
+            count += 1;
+        }
+        count
+    }
+
+    /// Halts the processor until a byte has arrived. Only for [`LINE`]: the others' interrupts stay masked.
+    pub fn sleep_until_data(&self) {
+        while self.status() & DATA_READY == 0 {
+            if self.busy.swap(false, Ordering::Relaxed) {
+                self.fifo_control().write(FIFO_TRIGGER_1);
+            }
+            // The handler switches the interrupt off. A byte between the look and the halt leaves it pending.
+            self.interrupt_enable().write(1);
+            if self.status() & DATA_READY == 0 {
+                cpu::wait_for_interrupt();
+            }
+        }
+    }
+
+    /// Sends all of `bytes`, at the speed of the line.
+    pub fn send(&self, bytes: &[u8]) {
+        for burst in bytes.chunks(FIFO_BYTES) {
+            while self.status() & TRANSMITTER_EMPTY == 0 {}
+            for byte in burst {
+                self.data().write(*byte);
+            }
+        }
+    }
+
+    /// Switches the port's interrupt off, from inside its handler.
+    pub(super) fn silence(&self) {
+        self.interrupt_enable().write(0);
+    }
+}
