@@ -44,6 +44,17 @@ pub struct Initializer {
     pub function: ExecAddr,
 }
 
+/// A section of the image, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedSection<'l> {
+    /// The file it comes from, an archive's with the member.
+    pub file: &'l str,
+    /// Its name.
+    pub name: &'l [u8],
+    /// Where it lies.
+    pub range: ExecRange,
+}
+
 /// A symbol of the image, for reports and for later links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'l> {
@@ -140,6 +151,22 @@ impl<'l> Image<'l> {
         }
         symbols.sort_by_key(|symbol| (symbol.range.start(), symbol.range.end()));
         symbols
+    }
+
+    /// The sections of the image, in link order; not those the linker makes, nor unwind tables, which it takes apart.
+    pub fn sections(&self) -> impl Iterator<Item = PlacedSection<'l>> {
+        let program = self.layout.program;
+        program.live().map(|(id, section)| PlacedSection {
+            file: &program.loaded[id.object].object.name,
+            name: section.name,
+            range: range(self.address(Target::Section(id, 0)), section.size),
+        })
+    }
+
+    /// Where the GOT lies.
+    #[must_use]
+    pub fn got(&self) -> ExecAddr {
+        ExecAddr(self.base.0.wrapping_add(self.layout.got))
     }
 
     fn is_placed(&self, definition: Definition) -> bool {

@@ -22,6 +22,8 @@ mod parse;
 mod reloc;
 mod relocate;
 mod resolve;
+#[cfg(test)]
+mod tests;
 
 use graft_protocol::ExecAddr;
 
@@ -29,7 +31,7 @@ pub use error::{
     ArchiveFault, Duplicate, LayoutError, LinkError, ObjectFault, OutOfRange, ParseError, Place, RelocateError,
     RelocationFault, ResolveError, SectionFault, Undefined,
 };
-pub use image::{Image, Initializer, Segment, Symbol};
+pub use image::{Image, Initializer, PlacedSection, Segment, Symbol};
 pub use layout::{Externals, Layout, SegmentShape};
 pub use parse::{Objects, parse, thin_members};
 pub use resolve::{External, Program, resolve};

@@ -113,9 +113,8 @@ pub(super) fn apply(
     let value = match howto.expr {
         Expr::None => return Ok(()),
         Expr::Absolute => add(operands.symbol),
-        Expr::PcRelative => pc(operands.symbol),
-        Expr::Branch => match (in_range(howto, pc(operands.symbol)), operands.stub) {
-            (Err(_), Some(stub)) => pc(stub),
+        Expr::PcRelative | Expr::Branch => match (operands.stub, in_range(howto, pc(operands.symbol))) {
+            (Some(stub), Err(_)) if may_use_stub(howto, input, start, operands.addend) => pc(stub),
             _ => pc(operands.symbol),
         },
         Expr::GotSlot => add(slot()?).wrapping_sub(operands.got),
@@ -131,6 +130,15 @@ pub(super) fn apply(
         *byte = value;
     }
     Ok(())
+}
+
+/// Whether the field at `start` may lead to a stub for its target instead: it is the target of a call or jump.
+pub(super) fn may_use_stub(howto: &Howto, input: &[u8], start: usize, addend: i64) -> bool {
+    match howto.expr {
+        Expr::Branch => true,
+        Expr::PcRelative => howto.width == 4 && x86_64::is_branch(input, start, addend),
+        _ => false,
+    }
 }
 
 fn in_range(howto: &Howto, value: u64) -> Result<i64, ApplyError> {

@@ -97,7 +97,7 @@ pub(in crate::link) const fn unsupported_name(r_type: u32) -> &'static str {
 ///
 /// Old assemblers mark these PC32 as they do data. The test cannot mistake an operand for one: what stands before a
 /// `%rip`-relative displacement is a ModRM byte with mode 0 and r/m 5, and neither opcode has that form.
-pub(in crate::link) fn is_branch(input: &[u8], start: usize, addend: i64) -> bool {
+pub(super) fn is_branch(input: &[u8], start: usize, addend: i64) -> bool {
     let before = |n: usize| start.checked_sub(n).and_then(|at| input.get(at).copied());
     addend == -4 && matches!((before(2), before(1)), (_, Some(0xe8 | 0xe9)) | (Some(0x0f), Some(0x80..=0x8f)))
 }

@@ -136,7 +136,13 @@ impl<'o> Binder<'_, 'o> {
                 }
             }
         }
-        self.program.loaded.push(Loaded { object, first_state, globals: Vec::new(), unwind: Vec::new() });
+        self.program.loaded.push(Loaded {
+            object,
+            first_state,
+            globals: Vec::new(),
+            live_groups: vec![false; object.groups.len()],
+            unwind: Vec::new(),
+        });
         self.program.loaded[loaded].globals =
             globals(object).iter().map(|symbol| self.bind_symbol(loaded, first_state, symbol)).collect();
     }
@@ -264,6 +270,7 @@ fn check_entry(program: &Program<'_>) -> Result<(), ResolveError> {
     let name = printable(global.name);
     let what = match global.definition {
         Definition::Undefined => return Err(ResolveError::NoEntry { name, skipped: program.skipped.to_vec() }),
+        Definition::Section(id, _) if program.state(id) == State::Aside => "in a section that is not loaded",
         Definition::Section(id, _) if !program.section(id).has(object::elf::SHF_EXECINSTR) => "in a data section",
         Definition::Common { .. } | Definition::Provided(_) => "data",
         Definition::Section(..) | Definition::Absolute(_) => match global.kind {

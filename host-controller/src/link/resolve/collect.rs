@@ -10,8 +10,8 @@ use super::{MAX_ALIGN, unwind};
 use crate::link::error::Place;
 use crate::link::name::printable;
 use crate::link::parse::{Binding, Kind, Position, Rela, Relocations, Section, SymbolKind};
-use crate::link::reloc::x86_64::{howto, is_branch, relaxes_when_near, unsupported_name};
-use crate::link::reloc::{Expr, Howto, Relax};
+use crate::link::reloc::x86_64::{howto, relaxes_when_near, unsupported_name};
+use crate::link::reloc::{Expr, Howto, Relax, may_use_stub};
 use crate::link::{Collect, ResolveError, Unwind};
 
 /// Marks what is part of the program.
@@ -93,7 +93,9 @@ impl<'o> Collector<'_, 'o> {
             self.refer(&Reference { from: id, section, relocation })?;
         }
         let object = self.program.loaded[id.object].object;
-        if let Some(group) = section.group {
+        if let Some(group) = section.group
+            && !std::mem::replace(&mut self.program.loaded[id.object].live_groups[group], true)
+        {
             for member in &object.groups[group].members {
                 let member = SectionId { section: *member, ..id };
                 // Unwind tables and notes in a group still wait for someone to need them.
@@ -178,6 +180,11 @@ impl<'o> Collector<'_, 'o> {
             .symbols
             .get(index)
             .is_some_and(|symbol| symbol.binding == Binding::Weak && symbol.position == Position::Undefined);
+        if let Definition::Section(section, _) = self.program.globals[id.0].definition
+            && self.program.state(section) == State::Aside
+        {
+            return Err(self.unreachable_section(reference, section));
+        }
         let global = &mut self.program.globals[id.0];
         global.referenced = true;
         global.required |= !weak;
@@ -198,12 +205,8 @@ impl<'o> Collector<'_, 'o> {
         }
         let offset = usize::try_from(relocation.r_offset.get(LE)).unwrap_or(usize::MAX);
         let addend = relocation.r_addend.get(LE);
-        let branch = match howto.expr {
-            Expr::Branch => true,
-            Expr::PcRelative if howto.width == 4 => is_branch(section.content, offset, addend),
-            _ => false,
-        };
-        if branch && global.is_elsewhere() && global.stub.is_none() {
+        let elsewhere = global.is_elsewhere() && global.stub.is_none();
+        if elsewhere && may_use_stub(howto, section.content, offset, addend) {
             global.stub = Some(self.program.stubs.len());
             self.program.stubs.push(id);
             self.slot(Target::Global(id), None, true);

@@ -68,6 +68,8 @@ pub(crate) struct Loaded<'o> {
     pub first_state: usize,
     /// What its symbols from the first global one on are bound to.
     pub globals: Vec<GlobalId>,
+    /// Which of its groups are part of the program.
+    pub live_groups: Vec<bool>,
     /// Which unwind records go with which section, by section: (section, table, record).
     pub unwind: Vec<(usize, usize, usize)>,
 }
