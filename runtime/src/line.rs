@@ -7,6 +7,11 @@ use core::fmt;
 pub enum Patience {
     /// Between messages: for ever, costing the host nothing.
     Idle,
+    /// Between messages, but no longer than this: then the read is [`LineError::Stalled`].
+    UpTo {
+        /// The limit.
+        millis: u64,
+    },
     /// Inside a message: the peer is expected to go on; a long silence is [`LineError::Stalled`].
     MidMessage,
 }

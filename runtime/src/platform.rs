@@ -114,6 +114,24 @@ pub trait Platform {
     /// How many calls into loaded code may be on the stack at once.
     fn max_depth(&self) -> usize;
 
+    /// Gives back what calls into loaded code left behind, such as the frames of their stacks; no call is active.
+    fn trim(&self) {}
+
+    /// Shows the physical memory map to `visit`, range by range, each with what it is in words.
+    fn memory_map(&self, visit: &mut dyn FnMut(ExecRange, &str)) {
+        let _ = visit;
+    }
+
+    /// Shows what is mapped besides reservations (the executor's image, its stacks) to `visit`.
+    fn mappings(&self, visit: &mut dyn FnMut(ExecRange, Prot, &str)) {
+        let _ = visit;
+    }
+
+    /// Names the protections that are switched on to `visit`, such as "NX".
+    fn protections(&self, visit: &mut dyn FnMut(&str)) {
+        let _ = visit;
+    }
+
     /// The addresses of functions that code loaded here may call, by name.
     fn export(&self, name: &[u8]) -> Option<ExecAddr>;
 

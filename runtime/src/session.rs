@@ -1,0 +1,285 @@
+//! One session: Setup, then requests in order until somebody ends it, then everything it held is freed.
+
+use core::fmt;
+
+use alloc::vec::Vec;
+
+use graft_protocol::{
+    Blob, ExecAddr, Instance, Message, MessageError, Opcode, Outcome, Seq, Setup, Text, WrapperId, encode, encoded_len,
+    map_key,
+};
+
+use crate::calls::Delivery;
+use crate::channel::ReceiveError;
+use crate::executor::Executor;
+use crate::line::{Line, LineError, Patience};
+use crate::platform::Platform;
+use crate::reply::zeroed;
+use crate::text::TextBuf;
+use crate::{exports, token};
+
+/// The runtime's version, as `graft info` shows it.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The controller hung up.
+    Hangup,
+    /// The controller closed the line between messages.
+    Closed,
+    /// The controller has what it came for, and LLVM 19 and 22 wait for us to close (see [`Ending::CloseFirst`]).
+    Finished,
+    /// The line failed, or ended or stalled inside a message.
+    Line(LineError),
+    /// The controller broke the protocol.
+    Protocol(ProtocolError),
+}
+
+impl fmt::Display for SessionEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hangup => f.write_str("the controller hung up"),
+            Self::Closed => f.write_str("the controller closed the line"),
+            Self::Finished => f.write_str("the controller is finished"),
+            Self::Line(error) => error.fmt(f),
+            Self::Protocol(error) => write!(f, "protocol error: {error}"),
+        }
+    }
+}
+
+/// How the controller broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolError {
+    /// Bytes that are not a message, or a message above the limit.
+    Message(MessageError),
+    /// A Setup, which only executors send.
+    UnexpectedSetup,
+    /// A Result for a call that was never made, or was answered before.
+    UnknownResult {
+        /// Its sequence number.
+        seq_no: u64,
+    },
+    /// A message within the limit that there is no memory for.
+    NoMemory {
+        /// Its size in bytes, header included.
+        size: u64,
+    },
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message(error) => error.fmt(f),
+            Self::UnexpectedSetup => f.write_str("unexpected Setup: only the executor sends one"),
+            Self::UnknownResult { seq_no } => write!(f, "no call for sequence number {seq_no}"),
+            Self::NoMemory { size } => write!(f, "out of memory: no room for a message of {size} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for ProtocolError {}
+
+/// Who closes the line when the work is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The controller, as it should be.
+    Controller,
+    /// The executor, once the controller seems finished: LLVM 19's and 22's tools never close a socket they still read
+    /// from and wait for ever. Finished is: `run_as_main` was answered, and no initialized region is left or the line
+    /// has been quiet for a while; or everything that was reserved is released, and the line is quiet.
+    CloseFirst,
+}
+
+/// How long the line must be quiet before [`Ending::CloseFirst`] takes it for the end.
+const QUIET_MILLIS: u64 = 200;
+
+impl<P: Platform, L: Line> Executor<P, L> {
+    /// Serves one session: sends Setup, serves requests, frees everything, and returns why it ended.
+    ///
+    /// After an end that lost the message boundaries the line was drained, so that the next session may follow.
+    pub fn serve_session(&self, ending: Ending) -> SessionEnd {
+        *self.calls.lock() = crate::calls::Calls::new();
+        if let Err(end) = self.send_setup() {
+            self.end(end);
+        }
+        let end = loop {
+            if let Some(end) = self.ended() {
+                break end;
+            }
+            let finished = ending == Ending::CloseFirst && self.calls.lock().is_main_done();
+            if finished && self.memory.lock().is_idle() {
+                self.end(SessionEnd::Finished);
+                continue;
+            }
+            let quiet = finished || (ending == Ending::CloseFirst && self.has_given_up());
+            let patience = if quiet { Patience::UpTo { millis: QUIET_MILLIS } } else { Patience::Idle };
+            match self.serve_next(patience) {
+                Err(SessionEnd::Line(LineError::Stalled { .. })) if quiet => {
+                    self.end(SessionEnd::Finished);
+                }
+                Err(end) => self.end(end),
+                Ok(()) => {}
+            }
+        };
+        self.release_everything();
+        self.platform.trim();
+        self.channel.count_session();
+        self.note(format_args!("session ended: {end}"));
+        if matches!(end, SessionEnd::Protocol(_) | SessionEnd::Line(LineError::Stalled { .. })) {
+            self.channel.line().drain();
+        }
+        end
+    }
+
+    /// Whether a tool that linked nothing in the end seems to wait for us.
+    fn has_given_up(&self) -> bool {
+        self.memory.lock().is_used_up() && self.calls.lock().may_be_llvm_tool()
+    }
+
+    /// Why the session is over, if it is.
+    pub(crate) fn ended(&self) -> Option<SessionEnd> {
+        self.calls.lock().end()
+    }
+
+    /// Ends the session. A controller that broke the protocol is told so at once, even if loaded code is still running.
+    pub(crate) fn end(&self, end: SessionEnd) {
+        if !self.calls.lock().set_end(end) {
+            return;
+        }
+        if matches!(end, SessionEnd::Protocol(_) | SessionEnd::Line(LineError::Stalled { .. })) {
+            self.log(format_args!("{end}"));
+            let text = TextBuf::of(end);
+            let reason = Outcome(Err(text.as_text()));
+            let mut payload = [0; 512];
+            if let Ok(payload) = encode(&reason, &mut payload) {
+                // Whoever does not read any more will not miss it.
+                let _ = self.channel.send_parts(Opcode::HANGUP, 0, ExecAddr::NULL, payload);
+            }
+        }
+    }
+
+    /// Waits for one message and does what it asks.
+    fn serve_next(&self, patience: Patience) -> Result<(), SessionEnd> {
+        let (header, payload) = self.channel.receive(patience).map_err(SessionEnd::from)?;
+        if header.opcode() == Opcode::SETUP {
+            return Err(SessionEnd::Protocol(ProtocolError::UnexpectedSetup));
+        }
+        match Message::parse(&header, &payload).map_err(|error| SessionEnd::Protocol(ProtocolError::Message(error)))? {
+            Message::Setup(_) => return Err(SessionEnd::Protocol(ProtocolError::UnexpectedSetup)),
+            Message::Hangup(reason) => {
+                if let Some(Outcome(Err(text))) = reason {
+                    self.log(format_args!("the controller hung up: {text}"));
+                }
+                return Err(SessionEnd::Hangup);
+            }
+            Message::Result { seq_no, payload } => self.deliver(seq_no, payload)?,
+            Message::Call { seq_no, target, args } => {
+                let reply = self.call_wrapper(target, args);
+                // Results of calls that outlived their session have nobody to go to.
+                if self.ended().is_none() {
+                    reply.send(seq_no, |message| self.channel.send(message)).map_err(SessionEnd::from)?;
+                }
+            }
+        }
+        self.channel.recycle(payload);
+        Ok(())
+    }
+
+    fn deliver(&self, seq_no: u64, payload: &[u8]) -> Result<(), SessionEnd> {
+        let delivery = self.calls.lock().deliver(seq_no, payload);
+        match delivery {
+            Delivery::Taken => Ok(()),
+            Delivery::Unknown => Err(SessionEnd::Protocol(ProtocolError::UnknownResult { seq_no })),
+            Delivery::NoMemory => {
+                Err(SessionEnd::Protocol(ProtocolError::NoMemory { size: payload.len() as u64 + 32 }))
+            }
+        }
+    }
+
+    /// Goes on serving, from inside a call into loaded code, until `ready` has something; `None` when the session ends.
+    pub(crate) fn serve_until<T>(&self, mut ready: impl FnMut(&mut crate::calls::Calls) -> Option<T>) -> Option<T> {
+        loop {
+            {
+                let mut calls = self.calls.lock();
+                if let Some(value) = ready(&mut calls) {
+                    return Some(value);
+                }
+                if calls.end().is_some() {
+                    return None;
+                }
+            }
+            if let Err(end) = self.serve_next(Patience::Idle) {
+                self.end(end);
+            }
+        }
+    }
+
+    /// The executor introduces itself with the names of every dialect, but those of shared memory.
+    fn send_setup(&self) -> Result<(), SessionEnd> {
+        let no_memory = SessionEnd::Protocol(ProtocolError::NoMemory { size: 0 });
+        let mut symbols: Vec<(Text<'_>, ExecAddr)> = Vec::new();
+        let mut publish = |name: &'static str, addr: ExecAddr| -> Result<(), SessionEnd> {
+            let name = Text::new(name);
+            if symbols.iter().any(|(known, _)| *known == name) {
+                return Ok(());
+            }
+            symbols.try_reserve(1).map_err(|_| no_memory)?;
+            symbols.push((name, addr));
+            Ok(())
+        };
+        for row in WrapperId::ALL.iter().filter(|row| !is_shared_memory(**row)) {
+            row.names().iter().try_for_each(|name| publish(name.name, token::of_wrapper(*row)))?;
+        }
+        for instance in Instance::ALL.iter().filter(|instance| **instance != Instance::SharedMemoryMapper) {
+            let addr = match instance {
+                // The one address of Setup that loaded code jumps to.
+                Instance::DispatchFunction => {
+                    self.platform.export(exports::DISPATCH.as_bytes()).unwrap_or_else(|| token::of_instance(*instance))
+                }
+                _ => token::of_instance(*instance),
+            };
+            instance.names().iter().try_for_each(|name| publish(name.name, addr))?;
+        }
+        let limit = self.channel.limit().to_le_bytes();
+        let mut version = [0; 64];
+        let version = encode(&Text::new(VERSION), &mut version).unwrap_or(&[]);
+        let map = [(Text::new(map_key::MAX_MESSAGE), Blob(&limit)), (Text::new(map_key::VERSION), Blob(version))];
+        let setup = Message::Setup(Setup {
+            triple: Text::new(self.platform.triple()),
+            page_size: self.platform.page_size(),
+            map: Seq::new(&map),
+            symbols: Seq::new(&symbols),
+        });
+        let mut bytes = zeroed(encoded_len(&setup)).ok_or(no_memory)?;
+        let message = encode(&setup, &mut bytes).map_err(|_| no_memory)?;
+        self.channel.send(message).map_err(SessionEnd::from)
+    }
+}
+
+impl From<ReceiveError> for SessionEnd {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::Closed => Self::Closed,
+            ReceiveError::Line { error, .. } => Self::Line(error),
+            ReceiveError::Message(error) => Self::Protocol(ProtocolError::Message(error)),
+            ReceiveError::NoMemory { size } => Self::Protocol(ProtocolError::NoMemory { size }),
+        }
+    }
+}
+
+impl From<LineError> for SessionEnd {
+    fn from(error: LineError) -> Self {
+        Self::Line(error)
+    }
+}
+
+const fn is_shared_memory(row: WrapperId) -> bool {
+    matches!(
+        row,
+        WrapperId::SharedReserve
+            | WrapperId::SharedInitialize
+            | WrapperId::SharedDeinitialize
+            | WrapperId::SharedRelease
+    )
+}
