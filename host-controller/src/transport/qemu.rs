@@ -1,0 +1,86 @@
+//! A machine that QEMU boots for us.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use graft_qemu::{Accel, Machine, MachineKind};
+
+use super::{ConnectError, Connection, Process, artifact};
+use crate::session::Wire;
+
+/// Which machine to boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QemuTarget {
+    /// The board.
+    pub machine: MachineKind,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// QEMU's name of the processor; `None` for the usual one.
+    pub cpu: Option<String>,
+    /// Who executes the guest's instructions.
+    pub accel: Accel,
+    /// The runtime's image; `None` to find or build it.
+    pub image: Option<PathBuf>,
+}
+
+const DEFAULT_MEMORY_MIB: u32 = 128;
+
+impl Default for QemuTarget {
+    fn default() -> Self {
+        Self {
+            machine: MachineKind::default(),
+            memory_mib: DEFAULT_MEMORY_MIB,
+            cpu: None,
+            accel: Accel::default(),
+            image: None,
+        }
+    }
+}
+
+impl QemuTarget {
+    pub(super) fn connect(&self) -> Result<Connection, ConnectError> {
+        let mut machine = Machine::new(match &self.image {
+            Some(image) => image.clone(),
+            None => artifact::image()?,
+        });
+        machine.kind = self.machine;
+        machine.memory_mib = self.memory_mib;
+        machine.accel = self.accel;
+        if let Some(cpu) = &self.cpu {
+            machine.cpu.clone_from(cpu);
+        }
+        let running = machine.spawn()?;
+        Ok(Connection {
+            wire: Wire::unix(running.line)?,
+            console: Some(running.console),
+            log: Some(running.log),
+            process: Some(Process::Machine(running.process)),
+            nudge_after: None,
+        })
+    }
+}
+
+impl fmt::Display for QemuTarget {
+    /// Names what differs from the default machine.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Self::default();
+        let mut settings = Vec::new();
+        if self.machine != usual.machine {
+            settings.push(format!("machine={}", self.machine));
+        }
+        if self.memory_mib != usual.memory_mib {
+            settings.push(format!("mem={}", self.memory_mib));
+        }
+        if let Some(cpu) = &self.cpu {
+            settings.push(format!("cpu={cpu}"));
+        }
+        if self.accel != usual.accel {
+            settings.push(format!("accel={}", self.accel.name()));
+        }
+        if let Some(image) = &self.image {
+            settings.push(format!("image={}", image.display()));
+        }
+        f.write_str("qemu")?;
+        if settings.is_empty() { Ok(()) } else { write!(f, ":{}", settings.join(",")) }
+    }
+}
