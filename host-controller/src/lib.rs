@@ -4,4 +4,6 @@
 //! manages their memory. The command `graft` is a thin rim around these.
 
 pub mod link;
+pub mod memory;
 pub mod session;
+pub mod transport;

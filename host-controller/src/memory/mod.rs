@@ -1,0 +1,367 @@
+//! Memory of the executor, on the controller's side.
+//!
+//! A program's memory goes through three values: [`Reserving`] asks for it, [`Room`] is there and empty, [`Loaded`] holds
+//! an image. Each step starts a call and hands out what must be waited for, so that steps of different programs (or the
+//! next step of the same one, see [`Memory::release_behind`]) share a round trip. A room or an image that is not given
+//! back is a mistake that is reported, not forgotten.
+//!
+//! [`Strategy::Generic`] makes a reservation per program. [`Strategy::Slab`] makes few large ones and hands out parts:
+//! it saves calls, and an executor takes frames only when pages are used.
+
+mod batches;
+mod calls;
+mod duty;
+mod slab;
+#[cfg(test)]
+mod tests;
+
+use graft_protocol::call::Reserve;
+use graft_protocol::{Dialects, ExecAddr, ExecRange, Expected};
+use thiserror::Error;
+
+use self::calls::{Calls, Form, PendingFree, PendingInitialize};
+use self::duty::Duty;
+use crate::link::Segment;
+use crate::session::{CallError, Caller, Pending};
+
+pub use slab::{SlabError, Slabs};
+
+/// How memory is reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// One reservation per program.
+    #[default]
+    Generic,
+    /// Reservations of at least so many bytes, programs in parts of them.
+    Slab {
+        /// Bytes of a slab.
+        size: u64,
+    },
+}
+
+/// Why memory was not had.
+#[derive(Debug, Error)]
+pub enum MemoryError {
+    /// The executor said no.
+    #[error("the executor cannot reserve {size} bytes: {text}")]
+    Reserve {
+        /// Bytes asked for.
+        size: u64,
+        /// Its words.
+        text: String,
+    },
+    /// What it said cannot be a reservation.
+    #[error("the executor reserved {size} bytes at {base}, which is no usable place for pages of {page_size} bytes")]
+    BadBase {
+        /// Bytes asked for.
+        size: u64,
+        /// The address it gave.
+        base: ExecAddr,
+        /// Its page size.
+        page_size: u64,
+    },
+    /// The executor said no to the content.
+    #[error("the executor refused the image: {0}")]
+    Initialize(String),
+    /// The executor did not free what it should.
+    #[error("the executor did not free memory: {0}")]
+    Free(String),
+    /// There is a memory manager's functions and no manager.
+    #[error("the executor publishes no memory manager")]
+    NoManager,
+    /// Slabs need regions.
+    #[error(
+        "this executor fills reservations as a whole (LLVM 19's names only): slabs need `initialize`; use the generic manager"
+    )]
+    NoSlabs,
+    /// More than an address space.
+    #[error("{0} bytes are more than there are addresses")]
+    TooMuch(u64),
+    /// The book of slabs disagrees.
+    #[error(transparent)]
+    Slab(#[from] SlabError),
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// The memory manager of a session.
+#[derive(Debug)]
+pub struct Memory {
+    calls: Calls,
+    page_size: u64,
+    slabs: Option<Slabs>,
+}
+
+/// Where a room lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    /// A reservation of its own.
+    Reservation,
+    /// Part of a slab.
+    Slab,
+}
+
+/// Memory that was asked for.
+#[must_use = "what was reserved must be given back"]
+#[derive(Debug)]
+pub struct Reserving(ReservingState);
+
+#[derive(Debug)]
+enum ReservingState {
+    Ready(Room),
+    Asked { pending: Pending<Reserve>, size: u64, home: Home },
+}
+
+/// Reserved memory without content.
+#[must_use = "what was reserved must be given back"]
+#[derive(Debug)]
+pub struct Room {
+    range: ExecRange,
+    home: Home,
+    duty: Duty,
+}
+
+impl Room {
+    /// Where it is.
+    #[must_use]
+    pub const fn range(&self) -> ExecRange {
+        self.range
+    }
+}
+
+/// An image on its way into its room.
+#[must_use = "what was reserved must be given back"]
+#[derive(Debug)]
+pub struct Initializing {
+    room: Room,
+    keys: Vec<ExecAddr>,
+    pending: Vec<PendingInitialize>,
+}
+
+/// An image in its room.
+#[must_use = "what was loaded must be released"]
+#[derive(Debug)]
+pub struct Loaded {
+    room: Room,
+    keys: Vec<ExecAddr>,
+}
+
+/// The answers to the sending of an image that is to be released in any case.
+#[must_use = "a refused image shows only here"]
+#[derive(Debug)]
+pub struct Settling(Vec<PendingInitialize>);
+
+/// Memory on its way back.
+#[must_use = "a failure to free shows only here"]
+#[derive(Debug)]
+pub struct Releasing {
+    pending: Option<PendingFree>,
+    /// What becomes free in a slab when the answer is good.
+    part: Option<ExecRange>,
+}
+
+impl Settling {
+    /// Waits until the executor has taken the image.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn wait(self) -> Result<(), MemoryError> {
+        self.0.into_iter().try_for_each(|pending| pending.wait().map(drop))
+    }
+}
+
+impl Memory {
+    /// A manager of the executor's memory.
+    ///
+    /// # Errors
+    /// When the executor does not offer what the strategy needs.
+    pub fn new(caller: Caller, strategy: Strategy) -> Result<Self, MemoryError> {
+        let page_size = caller.peer().page_size();
+        let calls = Calls::new(caller)?;
+        let slabs = match strategy {
+            Strategy::Generic => None,
+            Strategy::Slab { .. } if calls.form == Form::Whole => return Err(MemoryError::NoSlabs),
+            Strategy::Slab { size } => Some(Slabs::new(page_size, size)),
+        };
+        Ok(Self { calls, page_size, slabs })
+    }
+
+    /// Asks for `size` bytes, without waiting.
+    ///
+    /// # Errors
+    /// When the call cannot be sent.
+    pub fn reserve(&mut self, size: u64) -> Result<Reserving, MemoryError> {
+        let (ask, home) = match &mut self.slabs {
+            None => (size, Home::Reservation),
+            Some(slabs) => match slabs.take(size) {
+                Some(range) => return Ok(Reserving(ReservingState::Ready(self.room_at(range, Home::Slab)))),
+                None => (slabs.fresh_size(size).ok_or(MemoryError::TooMuch(size))?, Home::Slab),
+            },
+        };
+        let pending = self.calls.reserve(ask)?;
+        let size = if home == Home::Slab { size } else { ask };
+        Ok(Reserving(ReservingState::Asked { pending, size, home }))
+    }
+
+    /// Waits for the memory that was asked for.
+    ///
+    /// # Errors
+    /// When the executor has none.
+    pub fn room(&mut self, reserving: Reserving) -> Result<Room, MemoryError> {
+        let (pending, size, home) = match reserving.0 {
+            ReservingState::Ready(room) => return Ok(room),
+            ReservingState::Asked { pending, size, home } => (pending, size, home),
+        };
+        let slab_size = self.slabs.as_ref().and_then(|slabs| slabs.fresh_size(size));
+        let asked = slab_size.unwrap_or(size);
+        let base = match pending.wait()?.read()? {
+            Expected(Ok(base)) => base,
+            Expected(Err(text)) => return Err(MemoryError::Reserve { size: asked, text: text.to_string() }),
+        };
+        let bad = MemoryError::BadBase { size: asked, base, page_size: self.page_size };
+        let range = match ExecRange::from_len(base, asked) {
+            Some(range) if !base.is_null() && base.is_aligned(self.page_size) => range,
+            _ => return Err(bad),
+        };
+        match (&mut self.slabs, home) {
+            (Some(slabs), Home::Slab) => {
+                slabs.add(range);
+                let part = slabs.take(size).ok_or(bad)?;
+                Ok(self.room_at(part, Home::Slab))
+            }
+            _ => Ok(self.room_at(range, Home::Reservation)),
+        }
+    }
+
+    /// Sends an image into its room, without waiting. The segments lie in the room, ascending.
+    ///
+    /// # Errors
+    /// When it cannot be sent; the room is given back.
+    pub fn initialize(&mut self, room: Room, segments: &[Segment]) -> Result<Initializing, MemoryError> {
+        let limit = match self.calls.form {
+            Form::Whole => u64::MAX,
+            Form::Regions => self.calls.caller.peer().max_message(),
+        };
+        let mut initializing = Initializing { room, keys: Vec::new(), pending: Vec::new() };
+        for batch in batches::batches(segments, self.page_size, limit) {
+            match self.calls.initialize(initializing.room.range.start(), &batch) {
+                Ok(pending) => initializing.pending.push(pending),
+                Err(error) => {
+                    let Initializing { room, pending, .. } = initializing;
+                    self.give_up(room, &wait_for_all(pending).0);
+                    return Err(error.into());
+                }
+            }
+            // The key of a region is its lowest address.
+            initializing.keys.extend(batch.first().map(|segment| segment.addr));
+        }
+        Ok(initializing)
+    }
+
+    /// Waits until the executor has taken the image.
+    ///
+    /// # Errors
+    /// When it refuses; the room is given back.
+    pub fn loaded(&mut self, initializing: Initializing) -> Result<Loaded, MemoryError> {
+        let Initializing { room, keys, pending } = initializing;
+        match wait_for_all(pending) {
+            (_, None) => Ok(Loaded { room, keys }),
+            (initialized, Some(error)) => {
+                match self.calls.form {
+                    // LLVM 19's executor has dropped the reservation.
+                    Form::Whole => room.duty.discharge(),
+                    Form::Regions => self.give_up(room, &initialized),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives an image's memory back, without waiting.
+    ///
+    /// # Errors
+    /// When the call cannot be sent.
+    pub fn release(&mut self, loaded: Loaded) -> Result<Releasing, MemoryError> {
+        let Loaded { room, keys } = loaded;
+        self.free(room, &keys)
+    }
+
+    /// Gives an image's memory back in the same breath it is sent in: the executor, which answers in order, frees it
+    /// after whatever was sent in between.
+    ///
+    /// # Errors
+    /// When the call cannot be sent.
+    pub fn release_behind(&mut self, initializing: Initializing) -> Result<(Settling, Releasing), MemoryError> {
+        let Initializing { room, keys, pending } = initializing;
+        Ok((Settling(pending), self.free(room, &keys)?))
+    }
+
+    /// Gives an empty room back, without waiting.
+    ///
+    /// # Errors
+    /// When the call cannot be sent.
+    pub fn abandon(&mut self, room: Room) -> Result<Releasing, MemoryError> {
+        self.free(room, &[])
+    }
+
+    /// Waits until memory is given back.
+    ///
+    /// # Errors
+    /// When the executor did not free it.
+    pub fn released(&mut self, releasing: Releasing) -> Result<(), MemoryError> {
+        let Releasing { pending, part } = releasing;
+        pending.map_or(Ok(()), PendingFree::wait)?;
+        match (&mut self.slabs, part) {
+            (Some(slabs), Some(part)) => Ok(slabs.give_back(part)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back what the manager itself holds: the slabs.
+    ///
+    /// # Errors
+    /// When the executor did not free them.
+    pub fn close(mut self) -> Result<(), MemoryError> {
+        let bases = self.slabs.as_mut().map(Slabs::drain).unwrap_or_default();
+        if bases.is_empty() { Ok(()) } else { self.calls.release(&bases)?.wait() }
+    }
+
+    fn room_at(&self, range: ExecRange, home: Home) -> Room {
+        Room { range, home, duty: Duty::new(self.calls.caller.clone(), range) }
+    }
+
+    fn free(&mut self, room: Room, keys: &[ExecAddr]) -> Result<Releasing, MemoryError> {
+        let Room { range, home, duty } = room;
+        // Sent or not: when it cannot be sent, the session is over, and the executor frees everything.
+        duty.discharge();
+        let pending = match home {
+            Home::Reservation => Some(self.calls.release(&[range.start()])?),
+            Home::Slab if keys.is_empty() => None,
+            Home::Slab => Some(self.calls.deinitialize(keys)?),
+        };
+        // LLVM's executors keep the record of a region and refuse to fill its range again.
+        let reusable = keys.is_empty() || self.calls.caller.peer().dialects().contains(Dialects::GRAFT);
+        Ok(Releasing { pending, part: (home == Home::Slab && reusable).then_some(range) })
+    }
+
+    /// Gives memory back whose image was refused; the refusal is what gets reported.
+    fn give_up(&mut self, room: Room, keys: &[ExecAddr]) {
+        if let Ok(releasing) = self.free(room, keys) {
+            let _ = self.released(releasing);
+        }
+    }
+}
+
+/// Waits for every answer, so that what is given back then is not still being filled. Returns the keys of what was
+/// filled, and the first refusal.
+fn wait_for_all(pending: Vec<PendingInitialize>) -> (Vec<ExecAddr>, Option<MemoryError>) {
+    let (mut keys, mut refusal) = (Vec::new(), None);
+    for answer in pending.into_iter().map(PendingInitialize::wait) {
+        match answer {
+            Ok(key) => keys.push(key),
+            Err(error) => drop(refusal.get_or_insert(error)),
+        }
+    }
+    (keys, refusal)
+}
