@@ -3,6 +3,7 @@
 //! [`link`] turns objects into an image. [`transport`] names and reaches executors, [`session`] calls them, [`memory`]
 //! manages their memory. The command `graft` is a thin rim around these.
 
+pub mod launch;
 pub mod link;
 pub mod memory;
 pub mod session;

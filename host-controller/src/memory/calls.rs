@@ -2,7 +2,7 @@
 //! deinitialize and release.
 
 use graft_protocol::call::{Deallocate, Deinitialize, Finalize, Initialize, Release, Reserve};
-use graft_protocol::{AddrsArgs, Expected, Outcome};
+use graft_protocol::{AddrsArgs, AllocGroup, Blob, Expected, Lifetime, Outcome, Prot};
 use graft_protocol::{ExecAddr, FinalizeArgs, Instance, ReserveArgs, Segment, Seq, WrapperId};
 
 use super::MemoryError;
@@ -73,6 +73,17 @@ impl Calls {
             Form::Whole => Ok(PendingFree::Deallocate(self.caller.start::<Deallocate>(&args)?)),
             Form::Regions => Ok(PendingFree::Release(self.caller.start::<Release>(&args)?)),
         }
+    }
+}
+
+/// LLVM 19 knows a reservation by the lowest segment of the request: an image that begins further up, for its alignment,
+/// gets an empty segment in front.
+pub(super) fn begin_at_base(segments: &mut Vec<Segment<'_>>, base: ExecAddr) {
+    if let Some(first) = segments.first().copied()
+        && let Some(size) = first.addr.checked_offset_from(base).filter(|size| *size > 0)
+    {
+        let group = AllocGroup { prot: Prot::Read, lifetime: Lifetime::Standard };
+        segments.insert(0, Segment { group, addr: base, size, content: Blob(&[]) });
     }
 }
 

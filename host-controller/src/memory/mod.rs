@@ -139,6 +139,14 @@ pub struct Initializing {
     pending: Vec<PendingInitialize>,
 }
 
+impl Initializing {
+    /// Whether the image went in a single request.
+    #[must_use]
+    pub const fn is_one_request(&self) -> bool {
+        self.pending.len() == 1
+    }
+}
+
 /// An image in its room.
 #[must_use = "what was loaded must be released"]
 #[derive(Debug)]
@@ -244,7 +252,10 @@ impl Memory {
             Form::Regions => self.calls.caller.peer().max_message(),
         };
         let mut initializing = Initializing { room, keys: Vec::new(), pending: Vec::new() };
-        for batch in batches::batches(segments, self.page_size, limit) {
+        for mut batch in batches::batches(segments, self.page_size, limit) {
+            if self.calls.form == Form::Whole {
+                calls::begin_at_base(&mut batch, initializing.room.range.start());
+            }
             match self.calls.initialize(initializing.room.range.start(), &batch) {
                 Ok(pending) => initializing.pending.push(pending),
                 Err(error) => {

@@ -1,0 +1,54 @@
+//! The files to link, read into memory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use graft::link::{self, Input};
+
+/// Files and the members of thin archives among them.
+#[derive(Debug)]
+pub(crate) struct Files(Vec<File>);
+
+#[derive(Debug)]
+struct File {
+    name: String,
+    bytes: Vec<u8>,
+    thin: Vec<(String, Vec<u8>)>,
+}
+
+impl Files {
+    pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
+        paths.iter().map(|path| File::read(path)).collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    pub(crate) fn inputs(&self) -> Vec<Input<'_>> {
+        self.0.iter().map(File::input).collect()
+    }
+}
+
+impl File {
+    fn input(&self) -> Input<'_> {
+        let thin = self.thin.iter().map(|(name, bytes)| (name.clone(), bytes.as_slice())).collect();
+        Input { thin, ..Input::new(&self.name, &self.bytes) }
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display().to_string();
+        let bytes = read(path)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let members = link::thin_members(&name, &bytes)?;
+        let thin = members
+            .into_iter()
+            .map(|member| {
+                let bytes = read(&folder.join(&member)).with_context(|| format!("{name} is a thin archive"))?;
+                Ok((member, bytes))
+            })
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self { name, bytes, thin })
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))
+}

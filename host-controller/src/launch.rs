@@ -1,0 +1,277 @@
+//! Loads a linked program into an executor and runs it, in whatever dialect the executor speaks.
+//!
+//! [`place`] finds room and addresses, [`execute`] ships the image, runs it and frees it. An executor of our own answers
+//! in order and says how a call ended, so everything that follows from the addresses is sent at once: reserving and
+//! looking up take one or two round trips, all the rest one. LLVM's executors take a call at a time.
+
+use std::time::{Duration, Instant};
+
+use graft_protocol::call::{CallMain, ConsoleOutput, Lookup, Open, Resolve, Resolve22, RunAsMain, RunAsVoidFunction};
+use graft_protocol::{
+    Blob, CallMainArgs, CallOutcome, ExecAddr, Fault, Instance, LookupArgs, OpenArgs, ResolveArgs, RunMainArgs, Seq,
+    SymbolQuery, Text, Wrapper, WrapperId,
+};
+use thiserror::Error;
+
+use crate::link::{Externals, Image, Layout, RelocateError};
+use crate::memory::{Memory, MemoryError, Room};
+use crate::session::{CallError, Caller, Pending, Reply};
+
+/// The handler tag console output goes to. Tags are the controller's to choose; this one is no address of loaded code.
+const CONSOLE: ExecAddr = ExecAddr(0xffff_f000_6772_6166);
+
+/// Why a program was not run to its end.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// The program does not link against the executor's symbols at the executor's addresses.
+    #[error(transparent)]
+    Link(#[from] RelocateError),
+    /// The executor gave no memory, or did not take the image.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The executor has no symbols to look up.
+    #[error("the executor publishes no dylib manager, and the program needs symbols from it")]
+    NoDylibManager,
+    /// The executor refused to look symbols up.
+    #[error("the executor cannot look symbols up: {0}")]
+    Lookup(String),
+    /// The executor answered for fewer or more symbols than it was asked for.
+    #[error("the executor was asked for {asked} symbols and answered for {answered}")]
+    LookupCount {
+        /// Symbols asked for.
+        asked: usize,
+        /// Symbols answered for.
+        answered: u64,
+    },
+    /// The image has no entry.
+    #[error("the program has no entry")]
+    NoEntry,
+    /// The executor did not make the call.
+    #[error("the executor refused to run the program: {0}")]
+    Refused(String),
+    /// A call into the program took too long; it may still be running.
+    #[error("the program did not end within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
+}
+
+/// A program at its addresses, not shipped yet.
+#[derive(Debug)]
+pub struct Placed<'l> {
+    /// Where it goes.
+    pub room: Room,
+    /// Its bytes.
+    pub image: Image<'l>,
+    /// The time spent on relocating.
+    pub link_time: Duration,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Its entry returned, or it called `exit`.
+    Returned(i64),
+    /// It faulted; the executor goes on.
+    Faulted(Fault),
+}
+
+/// A program that ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// How it ended.
+    pub ending: Ending,
+    /// The time from the moment the image was in place to the end of the last call, as seen from here.
+    pub run_time: Duration,
+}
+
+/// Asks for the console of the programs that run in this session, in pieces and in order. LLVM's executors do not send
+/// it; with them it stays where the executor's own output goes.
+pub fn subscribe(caller: &Caller, mut sink: impl FnMut(&[u8]) + Send + 'static) {
+    caller.on_output::<ConsoleOutput>(CONSOLE, move |Blob(bytes)| sink(bytes));
+}
+
+/// Reserves memory for a program, looks its externals up, and links it for where it goes.
+///
+/// # Errors
+/// When there is no room, or the program does not link there. Nothing stays reserved.
+pub fn place<'l>(caller: &Caller, memory: &mut Memory, layout: &'l Layout<'_>) -> Result<Placed<'l>, LaunchError> {
+    let reserving = memory.reserve(layout.reservation())?;
+    let externals = look_up(caller, layout);
+    let room = memory.room(reserving)?;
+    let began = Instant::now();
+    let image = externals.and_then(|externals| Ok(layout.link(room.range().start(), &externals)?));
+    match image {
+        Ok(image) => Ok(Placed { room, image, link_time: began.elapsed() }),
+        Err(error) => {
+            // The link's failure is what gets reported.
+            if let Ok(releasing) = memory.abandon(room) {
+                let _ = memory.released(releasing);
+            }
+            Err(error)
+        }
+    }
+}
+
+fn look_up(caller: &Caller, layout: &Layout<'_>) -> Result<Externals, LaunchError> {
+    let mut found = Externals::default();
+    let names: Vec<_> = layout.externals().iter().map(|external| external.name).collect();
+    if names.is_empty() {
+        return Ok(found);
+    }
+    let peer = caller.peer();
+    let instance = peer.instance(Instance::DylibManager).ok_or(LaunchError::NoDylibManager)?;
+    let reply = caller.call::<Open>(&OpenArgs { instance, path: Text::new(""), mode: 0 })?;
+    let handle = reply.read()?.0.map_err(refused)?;
+    // None is required: a missing one is the link's to report, with its referrers.
+    let queries: Vec<_> = names.iter().map(|name| SymbolQuery { name: Text::new(name), required: false }).collect();
+    let symbols = Seq::new(&queries);
+    let mut take = |answered: u64, addrs: &mut dyn Iterator<Item = ExecAddr>| {
+        if answered != names.len() as u64 {
+            return Err(LaunchError::LookupCount { asked: names.len(), answered });
+        }
+        names.iter().zip(addrs).for_each(|(name, addr)| found.insert(*name, addr));
+        Ok(())
+    };
+    if peer.wrapper(WrapperId::Resolve).is_some() {
+        let reply = caller.call::<Resolve>(&LookupArgs { instance, handle, symbols })?;
+        let found = reply.read()?.0.map_err(refused)?;
+        take(found.len(), &mut found.iter().map(Option::unwrap_or_default))?;
+    } else if peer.wrapper(WrapperId::Resolve22).is_some() {
+        let reply = caller.call::<Resolve22>(&ResolveArgs { handle, symbols })?;
+        let found = reply.read()?.0.map_err(refused)?;
+        take(found.len(), &mut found.iter().map(|def| def.map(|def| def.addr).unwrap_or_default()))?;
+    } else {
+        let reply = caller.call::<Lookup>(&LookupArgs { instance, handle, symbols })?;
+        let found = reply.read()?.0.map_err(refused)?;
+        take(found.len(), &mut found.iter().map(|def| def.addr))?;
+    }
+    Ok(found)
+}
+
+fn refused(text: Text<'_>) -> LaunchError {
+    LaunchError::Lookup(text.to_string())
+}
+
+/// Ships a placed program into its room, runs its initializers and its entry with `args` (exactly what `argv` will hold) and its
+/// finalizers, and frees its memory. No single call into it may take longer than `limit`.
+///
+/// # Errors
+/// When it could not be run, or did not end in time. After [`LaunchError::TimedOut`] the session must be given up.
+pub fn execute(
+    caller: &Caller,
+    memory: &mut Memory,
+    room: Room,
+    image: &Image<'_>,
+    args: &[&str],
+    limit: Option<Duration>,
+) -> Result<Finished, LaunchError> {
+    let args: Vec<_> = args.iter().map(|arg| Text::new(arg)).collect();
+    let runner = Runner { caller, args: &args, limit };
+    let Some(entry) = image.entry else {
+        let releasing = memory.abandon(room)?;
+        memory.released(releasing)?;
+        return Err(LaunchError::NoEntry);
+    };
+    let initializing = memory.initialize(room, &image.segments)?;
+    // Nothing may run before all of the image is known to be in place: one request is, or is refused and with it the call.
+    let alone = image.initializers.is_empty() && image.finalizers.is_empty() && initializing.is_one_request();
+    if alone && caller.peer().wrapper(WrapperId::CallMain).is_some() {
+        let main = runner.start(entry)?;
+        let (settling, releasing) = memory.release_behind(initializing)?;
+        settling.wait()?;
+        let began = Instant::now();
+        let reply = runner.wait(main)?;
+        let run_time = reply.arrived().saturating_duration_since(began);
+        let ending = ending(&reply)?;
+        memory.released(releasing)?;
+        return Ok(Finished { ending, run_time });
+    }
+    let loaded = memory.loaded(initializing)?;
+    let began = Instant::now();
+    let before = image.initializers.iter().map(|function| function.function);
+    let after = image.finalizers.iter().map(|function| function.function);
+    let ending = runner.sequence(before, entry, after);
+    let run_time = began.elapsed();
+    if let Err(LaunchError::TimedOut(_)) = ending {
+        // The executor is busy with the program: freeing would wait for it. The end of the session frees.
+        drop(memory.release(loaded)?);
+        return Err(LaunchError::TimedOut(limit.unwrap_or_default()));
+    }
+    let released = memory.release(loaded).and_then(|releasing| memory.released(releasing));
+    let ending = ending?;
+    released?;
+    Ok(Finished { ending, run_time })
+}
+
+/// Makes calls into a program.
+struct Runner<'r> {
+    caller: &'r Caller,
+    args: &'r [Text<'r>],
+    limit: Option<Duration>,
+}
+
+impl Runner<'_> {
+    fn start(&self, entry: ExecAddr) -> Result<Pending<CallMain>, CallError> {
+        self.caller.start::<CallMain>(&CallMainArgs { entry, args: Seq::new(self.args), console: CONSOLE })
+    }
+
+    fn wait<W: Wrapper>(&self, pending: Pending<W>) -> Result<Reply<W>, LaunchError> {
+        let deadline = self.limit.and_then(|limit| Instant::now().checked_add(limit));
+        pending.wait_until(deadline).map_err(|error| match (error, self.limit) {
+            (CallError::TimedOut { .. }, Some(limit)) => LaunchError::TimedOut(limit),
+            (error, _) => LaunchError::Call(error),
+        })
+    }
+
+    /// Calls everything in order. A fault ends the sequence.
+    fn sequence(
+        &self,
+        before: impl Iterator<Item = ExecAddr>,
+        entry: ExecAddr,
+        after: impl Iterator<Item = ExecAddr>,
+    ) -> Result<Ending, LaunchError> {
+        for function in before {
+            if let faulted @ Ending::Faulted(_) = self.function(function)? {
+                return Ok(faulted);
+            }
+        }
+        let ending = self.main(entry)?;
+        if let Ending::Faulted(_) = ending {
+            return Ok(ending);
+        }
+        for function in after {
+            if let faulted @ Ending::Faulted(_) = self.function(function)? {
+                return Ok(faulted);
+            }
+        }
+        Ok(ending)
+    }
+
+    fn main(&self, entry: ExecAddr) -> Result<Ending, LaunchError> {
+        if self.caller.peer().wrapper(WrapperId::CallMain).is_some() {
+            return ending(&self.wait(self.start(entry)?)?);
+        }
+        let pending = self.caller.start::<RunAsMain>(&RunMainArgs { entry, args: Seq::new(self.args) })?;
+        Ok(Ending::Returned(self.wait(pending)?.read()?))
+    }
+
+    /// Calls an initializer or a finalizer, whose result means nothing. Where there is a choice it is called as `main`
+    /// is: C libraries pass initializers the same arguments, and its console goes the same way.
+    fn function(&self, function: ExecAddr) -> Result<Ending, LaunchError> {
+        if self.caller.peer().wrapper(WrapperId::CallMain).is_some() {
+            return ending(&self.wait(self.start(function)?)?);
+        }
+        let pending = self.caller.start::<RunAsVoidFunction>(&function)?;
+        Ok(Ending::Returned(self.wait(pending)?.read()?.into()))
+    }
+}
+
+fn ending(reply: &Reply<CallMain>) -> Result<Ending, LaunchError> {
+    match reply.read()? {
+        CallOutcome::Returned(value) => Ok(Ending::Returned(value)),
+        CallOutcome::Faulted(fault) => Ok(Ending::Faulted(fault)),
+        CallOutcome::Refused(text) => Err(LaunchError::Refused(text.to_string())),
+    }
+}
