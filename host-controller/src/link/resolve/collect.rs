@@ -341,11 +341,8 @@ fn unloadable(section: &Section<'_>) -> Option<SectionFault> {
     if section.align > MAX_ALIGN || !section.align.max(1).is_power_of_two() {
         return Some(SectionFault::Alignment(section.align));
     }
-    match section.relocations {
-        Relocations::Unreadable(elf::SHT_REL) => return Some(SectionFault::Rel),
-        Relocations::Unreadable(elf::SHT_CREL) => return Some(SectionFault::Crel),
-        Relocations::Unreadable(other) => return Some(SectionFault::Relocations(other)),
-        Relocations::Rela(_) => {}
+    if let Relocations::Unreadable(sh_type) = section.relocations {
+        return Some(SectionFault::unreadable(sh_type));
     }
     match section.kind {
         Kind::Unknown(other) => Some(SectionFault::Type(other)),

@@ -1,5 +1,6 @@
 //! Why a section or a relocation cannot be part of an image.
 
+use object::elf;
 use thiserror::Error;
 
 /// Why a section cannot be part of an image.
@@ -41,6 +42,17 @@ pub enum SectionFault {
         /// What is wrong with it.
         reason: &'static str,
     },
+}
+
+impl SectionFault {
+    /// The fault of relocations that come in section type `sh_type`.
+    pub(super) fn unreadable(sh_type: u32) -> Self {
+        match sh_type {
+            elf::SHT_REL => Self::Rel,
+            elf::SHT_CREL => Self::Crel,
+            other => Self::Relocations(other),
+        }
+    }
 }
 
 /// Why a relocation cannot be applied.

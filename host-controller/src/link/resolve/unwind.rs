@@ -87,7 +87,7 @@ fn table<'o>(object: &'o Object<'o>, id: SectionId) -> Result<Table<'o>, Section
     let section = &object.sections[id.section];
     let entries = match section.relocations {
         Relocations::Rela(entries) => entries,
-        Relocations::Unreadable(other) => return Err(SectionFault::Relocations(other)),
+        Relocations::Unreadable(other) => return Err(SectionFault::unreadable(other)),
     };
     let relocations = if entries.is_sorted_by_key(|entry| entry.r_offset.get(LE)) {
         Cow::Borrowed(entries)
