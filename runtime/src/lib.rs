@@ -12,6 +12,8 @@ extern crate alloc;
 
 mod access;
 mod actions;
+#[cfg(all(target_os = "none", target_arch = "x86_64"))]
+pub mod bare;
 mod calls;
 mod channel;
 mod console;
@@ -19,10 +21,16 @@ mod dispatch;
 mod dylib;
 mod executor;
 pub mod exports;
+#[cfg(any(test, target_os = "none"))]
+mod frames;
+#[cfg(any(test, target_os = "none"))]
+mod heap;
 mod initialize;
 mod line;
 mod log;
 mod memory;
+#[cfg(any(test, target_os = "none"))]
+mod memory_map;
 mod platform;
 mod ranges;
 mod region;

@@ -3,6 +3,8 @@
 
 #[cfg(target_os = "linux")]
 mod hosted;
+#[cfg(target_os = "none")]
+mod image;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {

@@ -73,6 +73,12 @@ impl Features {
         core::str::from_utf8(bytes).unwrap_or_default().trim()
     }
 
+    /// Names what [`Self::enable`] switches on.
+    pub fn protections(&self) -> impl Iterator<Item = &'static str> {
+        let all = [(self.nx, "NX"), (self.smep, "SMEP"), (self.smap, "SMAP"), (self.umip, "UMIP")];
+        all.into_iter().filter_map(|(on, name)| on.then_some(name))
+    }
+
     /// Switches on what protects, and what code compiled for this processor may use: NX, SMEP, SMAP, UMIP, SSE, AVX.
     ///
     /// # Errors

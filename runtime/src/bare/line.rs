@@ -1,0 +1,67 @@
+//! The protocol's channel: the first serial port.
+
+use graft_arch::x86_64::bare::clock::Clock;
+use graft_arch::x86_64::bare::uart;
+
+use crate::line::{Line, LineError, Patience};
+
+/// How long the peer may be silent inside a message.
+const STALL_MILLIS: u64 = 10_000;
+/// How long the line must be quiet to count as drained.
+const QUIET_MILLIS: u64 = 100;
+
+/// The first serial port. Made by [`super::start`], which has set the port up.
+#[derive(Clone, Copy, Debug)]
+pub struct SerialLine {
+    clock: Clock,
+}
+
+impl SerialLine {
+    pub(super) const fn new(clock: Clock) -> Self {
+        Self { clock }
+    }
+
+    fn read_or_stall(&self, out: &mut [u8], millis: u64) -> Result<usize, LineError> {
+        match self.read_within(out, millis) {
+            0 => Err(LineError::Stalled { millis }),
+            count => Ok(count),
+        }
+    }
+
+    /// Reads what comes within `millis`; 0 when nothing does.
+    fn read_within(&self, out: &mut [u8], millis: u64) -> usize {
+        let deadline = self.clock.uptime_ns().saturating_add(millis.saturating_mul(1_000_000));
+        loop {
+            let count = uart::LINE.receive(out);
+            if count > 0 || self.clock.uptime_ns() >= deadline {
+                return count;
+            }
+        }
+    }
+}
+
+impl Line for SerialLine {
+    fn read(&self, out: &mut [u8], patience: Patience) -> Result<usize, LineError> {
+        match patience {
+            Patience::Idle => loop {
+                let count = uart::LINE.receive(out);
+                if count > 0 {
+                    return Ok(count);
+                }
+                uart::LINE.sleep_until_data();
+            },
+            Patience::UpTo { millis } => self.read_or_stall(out, millis),
+            Patience::MidMessage => self.read_or_stall(out, STALL_MILLIS),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), LineError> {
+        uart::LINE.send(bytes);
+        Ok(())
+    }
+
+    fn drain(&self) {
+        let mut dropped = [0; 64];
+        while self.read_within(&mut dropped, QUIET_MILLIS) > 0 {}
+    }
+}

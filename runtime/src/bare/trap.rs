@@ -1,0 +1,61 @@
+//! What happens at a trap: a demand-zero page is filled, a call into loaded code ends with its fault, and a fault of the
+//! executor itself ends the machine.
+#![expect(unsafe_code, reason = "resumes at checkpoints; the symbol that the machine calls")]
+
+use graft_arch::x86_64::bare::trap::TrapFrame;
+use graft_arch::x86_64::checkpoint;
+use graft_arch::x86_64::fault::Trap;
+use graft_arch::x86_64::paging::Touch;
+use graft_protocol::{ExecAddr, ExecRange, Fault};
+
+use super::exit::{ExitCode, die};
+use super::layout::CallSlot;
+use super::memory::MEMORY;
+
+/// Called for every trap, on a stack of its own.
+// SAFETY: the name and signature that `graft_arch` declares; no other function has it.
+#[unsafe(no_mangle)]
+extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
+    let trap = frame.trap();
+    let fault = match try_fill(trap) {
+        Filled::Yes => return,
+        Filled::No => trap.classify(guard()),
+        Filled::OutOfFrames => trap.out_of_memory(),
+        // Whoever holds the lock is the executor, and would never give it back.
+        Filled::Locked => die(ExitCode::Fault, format_args!("the executor failed: {}", trap.classify(None))),
+    };
+    // SAFETY: the frame goes on at the place returned. No lock is held (checked above), and loaded code's frames own
+    // nothing; the executor's functions that touch loaded memory own nothing while they do.
+    match unsafe { checkpoint::recover(fault) } {
+        Some(place) => frame.resume_at(place),
+        None => die_of(fault),
+    }
+}
+
+fn die_of(fault: Fault) -> ! {
+    die(ExitCode::Fault, format_args!("the executor failed: {fault}, stack at {}", fault.sp))
+}
+
+enum Filled {
+    Yes,
+    No,
+    OutOfFrames,
+    Locked,
+}
+
+fn try_fill(trap: Trap) -> Filled {
+    let Some(mut memory) = MEMORY.try_lock() else { return Filled::Locked };
+    let is_absent = trap.vector == Trap::PAGE_FAULT && trap.error & Fault::PF_PRESENT == 0;
+    let (true, Some(memory)) = (is_absent, memory.as_mut()) else { return Filled::No };
+    match memory.touch(ExecAddr(trap.cr2)) {
+        Touch::Filled => Filled::Yes,
+        Touch::NotDemandZero => Filled::No,
+        Touch::OutOfFrames => Filled::OutOfFrames,
+    }
+}
+
+/// The guard of the innermost call's stack.
+fn guard() -> Option<ExecRange> {
+    let level = checkpoint::depth().checked_sub(1)?;
+    CallSlot::at(level).map(CallSlot::guard)
+}
