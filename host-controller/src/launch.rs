@@ -1,8 +1,8 @@
 //! Loads a linked program into an executor and runs it, in whatever dialect the executor speaks.
 //!
-//! [`place`] finds room and addresses, [`execute`] ships the image, runs it and frees it. An executor of our own answers
-//! in order and says how a call ended, so everything that follows from the addresses is sent at once: reserving and
-//! looking up take one or two round trips, all the rest one. LLVM's executors take a call at a time.
+//! [`place`] finds room and addresses, [`execute`] ships the image and runs it. An executor of our own answers in order
+//! and refuses to run what is not in place, so the image and the call travel together: reserving and looking up take one
+//! or two round trips, all the rest one. LLVM's executors take a call at a time.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use graft_protocol::{
 use thiserror::Error;
 
 use crate::link::{Externals, Image, Layout, RelocateError};
-use crate::memory::{Memory, MemoryError, Room};
+use crate::memory::{Loaded, Memory, MemoryError, Room};
 use crate::session::{CallError, Caller, Pending, Reply};
 
 /// The handler tag console output goes to. Tags are the controller's to choose; this one is no address of loaded code.
@@ -78,12 +78,14 @@ pub enum Ending {
 }
 
 /// A program that ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Finished {
     /// How it ended.
     pub ending: Ending,
     /// The time from the moment the image was in place to the end of the last call, as seen from here.
     pub run_time: Duration,
+    /// Its memory.
+    pub loaded: Loaded,
 }
 
 /// Asks for the console of the programs that run in this session, in pieces and in order. LLVM's executors do not send
@@ -154,11 +156,12 @@ fn refused(text: Text<'_>) -> LaunchError {
     LaunchError::Lookup(text.to_string())
 }
 
-/// Ships a placed program into its room, runs its initializers and its entry with `args` (exactly what `argv` will hold) and its
-/// finalizers, and frees its memory. No single call into it may take longer than `limit`.
+/// Ships a placed program into its room and runs its initializers, its entry with `args` (exactly what `argv` will hold)
+/// and its finalizers. No single call into it may take longer than `limit`.
 ///
 /// # Errors
-/// When it could not be run, or did not end in time. After [`LaunchError::TimedOut`] the session must be given up.
+/// When it could not be run, or did not end in time; its memory is freed or left to the end of the session. After
+/// [`LaunchError::TimedOut`] the session must be given up: the executor is busy with the program.
 pub fn execute(
     caller: &Caller,
     memory: &mut Memory,
@@ -175,34 +178,29 @@ pub fn execute(
         return Err(LaunchError::NoEntry);
     };
     let initializing = memory.initialize(room, &image.segments)?;
-    // Nothing may run before all of the image is known to be in place: one request is, or is refused and with it the call.
+    // Only what cannot run before the whole image is in place may be sent ahead: one request is taken as a whole or not
+    // at all, and then our executor refuses the call, too. Freeing is never sent ahead: while the program waits for its
+    // console or for a handler of ours, the executor serves what has arrived.
     let alone = image.initializers.is_empty() && image.finalizers.is_empty() && initializing.is_one_request();
-    if alone && caller.peer().wrapper(WrapperId::CallMain).is_some() {
-        let main = runner.start(entry)?;
-        let (settling, releasing) = memory.release_behind(initializing)?;
-        settling.wait()?;
-        let began = Instant::now();
-        let reply = runner.wait(main)?;
-        let run_time = reply.arrived().saturating_duration_since(began);
-        let ending = ending(&reply)?;
-        memory.released(releasing)?;
-        return Ok(Finished { ending, run_time });
-    }
+    let ahead = alone && caller.peer().wrapper(WrapperId::CallMain).is_some();
+    let main = if ahead { Some(runner.start(entry)?) } else { None };
     let loaded = memory.loaded(initializing)?;
-    let began = Instant::now();
     let before = image.initializers.iter().map(|function| function.function);
     let after = image.finalizers.iter().map(|function| function.function);
-    let ending = runner.sequence(before, entry, after);
-    let run_time = began.elapsed();
-    if let Err(LaunchError::TimedOut(_)) = ending {
-        // The executor is busy with the program: freeing would wait for it. The end of the session frees.
-        drop(memory.release(loaded)?);
-        return Err(LaunchError::TimedOut(limit.unwrap_or_default()));
+    let called = match main {
+        Some(main) => runner.wait(main).and_then(|reply| Ok((ending(&reply)?, reply.arrived()))),
+        None => runner.sequence(before, entry, after).map(|ending| (ending, Instant::now())),
+    };
+    match called {
+        Ok((ending, ended)) => {
+            let run_time = ended.saturating_duration_since(loaded.since());
+            Ok(Finished { ending, run_time, loaded })
+        }
+        Err(error) => {
+            loaded.leave();
+            Err(error)
+        }
     }
-    let released = memory.release(loaded).and_then(|releasing| memory.released(releasing));
-    let ending = ending?;
-    released?;
-    Ok(Finished { ending, run_time })
 }
 
 /// Makes calls into a program.

@@ -5,13 +5,14 @@
 //! connection without pause, whoever waits for what: an executor whose line is full stands still.
 //!
 //! The executor calls back through handlers, registered by tag. [`Caller::on_call`] answers, each call on a thread of its
-//! own, so that it may make calls itself; [`Caller::on_output`] takes one-way messages such as console output, in order,
-//! on the reading thread, and answers nothing. Nothing the reading thread does can wait for the connection's other
-//! direction, so neither direction can block the other.
+//! own, so that it may make calls itself; [`Caller::on_output`] takes messages that need no answer but an empty one, such
+//! as console output, in order, on the reading thread. The reading thread itself never writes: all answers come from
+//! other threads, so that neither direction of the connection can block the other.
 //!
 //! What the session says of itself in numbers is in [`Figures`]. It speaks no dialect: see [`Peer`] for how they are
 //! told apart.
 
+mod channel;
 mod error;
 mod figures;
 mod incoming;
@@ -23,13 +24,15 @@ mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{Read, Write};
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use graft_protocol::{Encode, ExecAddr, Message, Outcome, Wrapper, decode, encode, encoded_len};
+
+use self::channel::{Handler, Inner, State, answer_outputs, lock, read_all};
 
 pub use error::{CallError, End, OpenError};
 pub use figures::Figures;
@@ -73,6 +76,9 @@ impl fmt::Debug for Options {
     }
 }
 
+/// How long the end of a session waits for answers that are on their way out.
+const ANSWERS_LIMIT: Duration = Duration::from_millis(500);
+
 /// One connection to an executor, from its Setup to its Hangup. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Session {
@@ -88,6 +94,7 @@ impl Session {
         let Wire { reader, writer, shut } = wire;
         let (message_limit, patience, nudge_after) =
             (options.message_limit, options.setup_patience, options.nudge_after);
+        let (answers, to_answer) = mpsc::channel();
         let inner = Arc::new(Inner {
             peer: OnceLock::new(),
             state: Mutex::new(State::default()),
@@ -95,13 +102,20 @@ impl Session {
             writer: Mutex::new(writer),
             shut,
             handlers: Mutex::new(HashMap::new()),
+            answers: Mutex::new(Some(answers)),
             figures: figures::Counters::default(),
             options,
         });
         let session = Self { caller: Caller(Arc::clone(&inner)) };
-        let reading = thread::Builder::new().name(String::from("session reader"));
-        let reading = reading.spawn(move || read_all(&inner, MessageReader::new(reader, message_limit)));
-        reading.map_err(|error| End::Broken(format!("no thread to read it: {error}")))?;
+        let answering = Arc::clone(&inner);
+        let spawned = thread::Builder::new()
+            .name(String::from("session answers"))
+            .spawn(move || answer_outputs(&answering, &to_answer))
+            .and_then(|_| {
+                let reading = thread::Builder::new().name(String::from("session reader"));
+                reading.spawn(move || read_all(&inner, MessageReader::new(reader, message_limit)))
+            });
+        spawned.map_err(|error| End::Broken(format!("no thread to attend it: {error}")))?;
         let inner = &session.caller.0;
         let began = Instant::now();
         if let Some(nudge) = nudge_after.filter(|nudge| *nudge < patience)
@@ -135,6 +149,9 @@ impl Session {
             state.end.is_some()
         };
         if !over {
+            // The executor must not find answers behind the Hangup, where its next session begins.
+            let waiting = |state: &mut State| state.unanswered > 0 && state.end.is_none();
+            drop(inner.changed.wait_timeout_while(inner.lock(), ANSWERS_LIMIT, waiting));
             // When it cannot be said, the connection is closed already.
             let _ = inner.send(&WholeMessage::new(&Message::Hangup(Some(Outcome(Ok(()))))));
         }
@@ -218,7 +235,8 @@ impl Caller {
         lock(&self.0.handlers).insert(tag, Handler::Call(Arc::new(handler)));
     }
 
-    /// Takes the executor's one-way messages of type `W` that go to `tag`. They come in order, and are not answered.
+    /// Takes the executor's messages of type `W` that go to `tag`, in order. Each is answered with nothing once `handler`
+    /// has returned.
     ///
     /// `handler` must not call: no answer is read while it runs.
     pub fn on_output<W: Wrapper>(&self, tag: ExecAddr, mut handler: impl FnMut(W::Args<'_>) + Send + 'static) {
@@ -244,199 +262,5 @@ impl Caller {
 
     fn note(&self, text: &str) {
         (self.0.options.note)(text);
-    }
-}
-
-/// A handler for calls, with whom it may call.
-type CallHandler = dyn Fn(&Caller, &[u8]) -> Vec<u8> + Send + Sync;
-
-type OutputHandler = dyn FnMut(&[u8]) + Send;
-
-#[derive(Clone)]
-enum Handler {
-    Call(Arc<CallHandler>),
-    Output(Arc<Mutex<OutputHandler>>),
-}
-
-struct Inner {
-    peer: OnceLock<Peer>,
-    state: Mutex<State>,
-    changed: Condvar,
-    writer: Mutex<Box<dyn Write + Send>>,
-    shut: Box<dyn Fn() + Send + Sync>,
-    handlers: Mutex<HashMap<ExecAddr, Handler>>,
-    figures: figures::Counters,
-    options: Options,
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("peer", &self.peer).field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
-#[derive(Debug, Default)]
-struct State {
-    next: u64,
-    slots: HashMap<u64, Slot>,
-    /// The longest chain of answers taken so far: see [`Figures::round_trips`].
-    depth: u64,
-    unusable: Option<PeerError>,
-    may_repeat_setup: bool,
-    closing: bool,
-    end: Option<End>,
-}
-
-#[derive(Debug)]
-enum Slot {
-    Waiting,
-    Arrived(WholeMessage, Instant),
-    /// Nobody wants the answer any more.
-    Ignored,
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No state here is left half changed by a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
-    /// A number for a new call, and its depth in the chain of round trips.
-    fn number(&self) -> Result<(u64, u64), End> {
-        let mut state = self.lock();
-        if let Some(end) = &state.end {
-            return Err(end.clone());
-        }
-        let number = state.next;
-        state.next += 1;
-        state.slots.insert(number, Slot::Waiting);
-        Ok((number, state.depth + 1))
-    }
-
-    /// Writes a message, in one write.
-    fn send(&self, message: &WholeMessage) -> Result<(), End> {
-        let written = {
-            let mut writer = lock(&self.writer);
-            writer.write_all(message.bytes()).and_then(|()| writer.flush())
-        };
-        let Err(error) = written else {
-            self.figures.sent(message.bytes().len());
-            return Ok(());
-        };
-        // What the executor said before it closed explains more than the failed write; it may still be on its way.
-        let state = self.lock();
-        let told = Duration::from_millis(300);
-        let waited = self.changed.wait_timeout_while(state, told, |state| state.end.is_none());
-        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let end = state.end.clone().unwrap_or_else(|| End::Broken(error.to_string()));
-        drop(state);
-        self.end(end.clone());
-        Err(end)
-    }
-
-    /// Waits until `deadline` for a Setup, or for the end; says whether either came.
-    fn setup_arrives(&self, deadline: Instant) -> bool {
-        let limit = deadline.saturating_duration_since(Instant::now());
-        let waiting = |state: &mut State| state.end.is_none() && self.peer.get().is_none();
-        let waited = self.changed.wait_timeout_while(self.lock(), limit, waiting);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
-
-    /// The session is over; the first reason counts.
-    fn end(&self, end: End) {
-        let mut state = self.lock();
-        let end = if state.closing { End::Here } else { end };
-        state.end.get_or_insert(end);
-        drop(state);
-        self.changed.notify_all();
-    }
-}
-
-/// The reading thread's whole life.
-fn read_all(inner: &Arc<Inner>, mut reader: MessageReader<Box<dyn Read + Send>>) {
-    let end = loop {
-        match reader.next_message() {
-            Ok(Some(message)) => {
-                inner.figures.received(message.bytes().len());
-                if let Err(end) = take(inner, message) {
-                    break end;
-                }
-            }
-            Ok(None) => break End::Closed,
-            Err(error) => break End::Broken(error.to_string()),
-        }
-    };
-    inner.end(end);
-}
-
-/// Deals with one message of the executor; an error ends the session.
-fn take(inner: &Arc<Inner>, whole: WholeMessage) -> Result<(), End> {
-    let begun = inner.peer.get().is_some();
-    match whole.message() {
-        Message::Setup(_) if begun => match std::mem::take(&mut inner.lock().may_repeat_setup) {
-            true => Ok(()),
-            false => Err(End::Restarted),
-        },
-        Message::Setup(setup) => {
-            let peer = Peer::new(&setup).map_err(|error| {
-                inner.lock().unusable = Some(error);
-                End::OutOfPlace(error.to_string())
-            })?;
-            // Under the lock, so that whoever looked a moment ago is woken; and this thread alone ever sets it.
-            let state = inner.lock();
-            let _ = inner.peer.set(peer);
-            drop(state);
-            inner.changed.notify_all();
-            Ok(())
-        }
-        Message::Hangup(Some(Outcome(Err(reason)))) => Err(End::HungUpBecause(reason.to_string())),
-        Message::Hangup(_) => Err(End::HungUp),
-        message if !begun => Err(End::OutOfPlace(format!("{} came before the Setup", message.head().0))),
-        Message::Result { seq_no, .. } => {
-            let mut state = inner.lock();
-            match state.slots.get(&seq_no) {
-                Some(Slot::Waiting) => {
-                    state.slots.insert(seq_no, Slot::Arrived(whole, Instant::now()));
-                }
-                Some(Slot::Ignored) => {
-                    state.slots.remove(&seq_no);
-                }
-                Some(Slot::Arrived(..)) | None => {
-                    return Err(End::OutOfPlace(format!("a Result for call {seq_no}, which waits for none")));
-                }
-            }
-            drop(state);
-            inner.changed.notify_all();
-            Ok(())
-        }
-        Message::Call { seq_no, target, args } => {
-            let handler = lock(&inner.handlers).get(&target).cloned();
-            if let Some(Handler::Output(output)) = handler {
-                (lock(&output))(args);
-                return Ok(());
-            }
-            let caller = Caller(Arc::clone(inner));
-            let answer = move |whole: &WholeMessage| {
-                let payload = match (&handler, whole.message()) {
-                    (Some(Handler::Call(handler)), Message::Call { args, .. }) => handler(&caller, args),
-                    _ => {
-                        caller.note(&format!("the executor called handler {target}, which is not there"));
-                        Vec::new()
-                    }
-                };
-                // A failed write ends the session, which whoever waits is told.
-                let _ = caller.0.send(&WholeMessage::new(&Message::Result { seq_no, payload: &payload }));
-            };
-            // Not on this thread: the answer may have to wait until the executor reads, and it may be writing.
-            let answering = thread::Builder::new().name(String::from("session handler"));
-            answering
-                .spawn(move || answer(&whole))
-                .map(drop)
-                .map_err(|error| End::Broken(format!("no thread to answer a call: {error}")))
-        }
     }
 }

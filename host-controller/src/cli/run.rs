@@ -126,12 +126,7 @@ fn in_session(
     let mut memory = Memory::new(attached.session.caller(), strategy)?;
     launch::subscribe(&attached.session, console.sink());
     match place_and_execute(args, layout, attached, &mut memory, times, report) {
-        Ok(code) => {
-            if code != exit::TIMED_OUT {
-                memory.close()?;
-            }
-            Ok(code)
-        }
+        Ok(code) => Ok(code),
         Err(LaunchError::Call(error)) => {
             if matches!(error.end(), Some(End::Closed | End::Broken(_)))
                 && let Some(signal) = attached.signal()
@@ -168,8 +163,10 @@ fn place_and_execute(
     let words: Vec<_> = args.args.iter().map(String::as_str).collect();
     let image = &placed.image;
     match launch::execute(session, memory, placed.room, image, &words, args.timeout) {
-        Ok(Finished { ending, run_time }) => {
+        Ok(Finished { ending, run_time, loaded }) => {
             times.run = run_time;
+            // The session ends next.
+            loaded.leave();
             Ok(report_ending(ending, image, &args.entry, report))
         }
         Err(error @ LaunchError::TimedOut(limit)) => {

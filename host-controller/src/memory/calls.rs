@@ -1,8 +1,10 @@
 //! The memory calls in both dialects, started without waiting: LLVM 19's finalize and deallocate, or initialize,
 //! deinitialize and release.
 
+use std::time::Instant;
+
 use graft_protocol::call::{Deallocate, Deinitialize, Finalize, Initialize, Release, Reserve};
-use graft_protocol::{AddrsArgs, AllocGroup, Blob, Expected, Lifetime, Outcome, Prot};
+use graft_protocol::{AddrsArgs, AllocGroup, Blob, Lifetime, Outcome, Prot, Text};
 use graft_protocol::{ExecAddr, FinalizeArgs, Instance, ReserveArgs, Segment, Seq, WrapperId};
 
 use super::MemoryError;
@@ -88,17 +90,19 @@ pub(super) fn begin_at_base(segments: &mut Vec<Segment<'_>>, base: ExecAddr) {
 }
 
 impl PendingInitialize {
-    /// Waits for the region's key.
-    pub(super) fn wait(self) -> Result<ExecAddr, MemoryError> {
+    /// Waits for the region's key, and says when it arrived.
+    pub(super) fn wait(self) -> Result<(ExecAddr, Instant), MemoryError> {
+        let refused = |text: Text<'_>| MemoryError::Initialize(text.to_string());
         match self {
-            Self::Whole(pending, base) => match pending.wait()?.read()? {
-                Outcome(Ok(())) => Ok(base),
-                Outcome(Err(text)) => Err(MemoryError::Initialize(text.to_string())),
-            },
-            Self::Region(pending) => match pending.wait()?.read()? {
-                Expected(Ok(key)) => Ok(key),
-                Expected(Err(text)) => Err(MemoryError::Initialize(text.to_string())),
-            },
+            Self::Whole(pending, base) => {
+                let reply = pending.wait()?;
+                reply.read()?.0.map_err(refused)?;
+                Ok((base, reply.arrived()))
+            }
+            Self::Region(pending) => {
+                let reply = pending.wait()?;
+                Ok((reply.read()?.0.map_err(refused)?, reply.arrived()))
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A program's memory goes through three values: [`Reserving`] asks for it, [`Room`] is there and empty, [`Loaded`] holds
 //! an image. Each step starts a call and hands out what must be waited for, so that steps of different programs (or the
-//! next step of the same one, see [`Memory::release_behind`]) share a round trip. A room or an image that is not given
+//! next of the same one, such as a call into the image behind [`Memory::initialize`]) share a round trip. A room or an image that is not given
 //! back is a mistake that is reported, not forgotten.
 //!
 //! [`Strategy::Generic`] makes a reservation per program. [`Strategy::Slab`] makes few large ones and hands out parts:
@@ -14,6 +14,8 @@ mod duty;
 mod slab;
 #[cfg(test)]
 mod tests;
+
+use std::time::Instant;
 
 use graft_protocol::call::Reserve;
 use graft_protocol::{Dialects, ExecAddr, ExecRange, Expected};
@@ -153,12 +155,21 @@ impl Initializing {
 pub struct Loaded {
     room: Room,
     keys: Vec<ExecAddr>,
+    since: Instant,
 }
 
-/// The answers to the sending of an image that is to be released in any case.
-#[must_use = "a refused image shows only here"]
-#[derive(Debug)]
-pub struct Settling(Vec<PendingInitialize>);
+impl Loaded {
+    /// When the executor said that it is in place.
+    #[must_use]
+    pub const fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Leaves the memory to the end of the session, which frees everything: it saves asking.
+    pub fn leave(self) {
+        self.room.duty.discharge();
+    }
+}
 
 /// Memory on its way back.
 #[must_use = "a failure to free shows only here"]
@@ -167,16 +178,6 @@ pub struct Releasing {
     pending: Option<PendingFree>,
     /// What becomes free in a slab when the answer is good.
     part: Option<ExecRange>,
-}
-
-impl Settling {
-    /// Waits until the executor has taken the image.
-    ///
-    /// # Errors
-    /// The first refusal.
-    pub fn wait(self) -> Result<(), MemoryError> {
-        self.0.into_iter().try_for_each(|pending| pending.wait().map(drop))
-    }
 }
 
 impl Memory {
@@ -277,8 +278,8 @@ impl Memory {
     pub fn loaded(&mut self, initializing: Initializing) -> Result<Loaded, MemoryError> {
         let Initializing { room, keys, pending } = initializing;
         match wait_for_all(pending) {
-            (_, None) => Ok(Loaded { room, keys }),
-            (initialized, Some(error)) => {
+            (_, Ok(since)) => Ok(Loaded { room, keys, since }),
+            (initialized, Err(error)) => {
                 match self.calls.form {
                     // LLVM 19's executor has dropped the reservation.
                     Form::Whole => room.duty.discharge(),
@@ -294,18 +295,8 @@ impl Memory {
     /// # Errors
     /// When the call cannot be sent.
     pub fn release(&mut self, loaded: Loaded) -> Result<Releasing, MemoryError> {
-        let Loaded { room, keys } = loaded;
+        let Loaded { room, keys, .. } = loaded;
         self.free(room, &keys)
-    }
-
-    /// Gives an image's memory back in the same breath it is sent in: the executor, which answers in order, frees it
-    /// after whatever was sent in between.
-    ///
-    /// # Errors
-    /// When the call cannot be sent.
-    pub fn release_behind(&mut self, initializing: Initializing) -> Result<(Settling, Releasing), MemoryError> {
-        let Initializing { room, keys, pending } = initializing;
-        Ok((Settling(pending), self.free(room, &keys)?))
     }
 
     /// Gives an empty room back, without waiting.
@@ -365,14 +356,17 @@ impl Memory {
 }
 
 /// Waits for every answer, so that what is given back then is not still being filled. Returns the keys of what was
-/// filled, and the first refusal.
-fn wait_for_all(pending: Vec<PendingInitialize>) -> (Vec<ExecAddr>, Option<MemoryError>) {
-    let (mut keys, mut refusal) = (Vec::new(), None);
+/// filled, and when the last of it was, or the first refusal.
+fn wait_for_all(pending: Vec<PendingInitialize>) -> (Vec<ExecAddr>, Result<Instant, MemoryError>) {
+    let (mut keys, mut outcome) = (Vec::new(), Ok(Instant::now()));
     for answer in pending.into_iter().map(PendingInitialize::wait) {
         match answer {
-            Ok(key) => keys.push(key),
-            Err(error) => drop(refusal.get_or_insert(error)),
+            Ok((key, arrived)) => {
+                keys.push(key);
+                outcome = outcome.map(|_| arrived);
+            }
+            Err(error) => outcome = outcome.and(Err(error)),
         }
     }
-    (keys, refusal)
+    (keys, outcome)
 }

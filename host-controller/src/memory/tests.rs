@@ -197,18 +197,12 @@ fn llvms_executors_get_no_range_twice() {
 }
 
 #[test]
-fn an_image_can_be_sent_and_released_in_one_breath() {
+fn memory_can_be_left_to_the_end_of_the_session() {
     let (session, executor) = start(V2, &[]);
     let mut memory = Memory::new(session.caller(), Strategy::Generic).unwrap();
-    let room = reserve(&mut memory, 0x1000);
-    let segments = image(&room, 1);
-    let initializing = memory.initialize(room, &segments).unwrap();
-    let (settling, releasing) = memory.release_behind(initializing).unwrap();
-    settling.wait().unwrap();
-    memory.released(releasing).unwrap();
-    assert_eq!(session.figures().round_trips, 2);
+    load(&mut memory, 0x1000).leave();
     session.finish();
-    assert!(executor.join().unwrap().1.is_empty());
+    assert_eq!(executor.join().unwrap().0, ["reserve 0x1000", "initialize 0x1100000"]);
 }
 
 #[test]

@@ -29,9 +29,9 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn sent(&self, bytes: usize) {
+    pub(super) fn sent(&self, bytes: usize, messages: usize) {
         self.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.messages_out.fetch_add(1, Ordering::Relaxed);
+        self.messages_out.fetch_add(messages as u64, Ordering::Relaxed);
     }
 
     pub(super) fn received(&self, bytes: usize) {

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use graft_protocol::{Wrapper, decode};
 
-use super::{CallError, Inner, Slot, WholeMessage};
+use super::channel::{Inner, Slot};
+use super::{CallError, WholeMessage};
 
 /// The answer to a call that was sent. Dropped, it is discarded when it comes.
 #[must_use = "a call's failure shows only in its answer"]
