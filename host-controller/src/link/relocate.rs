@@ -17,8 +17,9 @@ use super::{Externals, Image, Layout, RelocateError, Segment, image};
 /// Padding between functions: running into it is a trap, not whatever comes next.
 const TRAP: u8 = 0xcc;
 
-/// How many referrers of an undefined symbol an error names.
+/// How many referrers of an undefined symbol an error names, and for how many symbols it does.
 const REFERRERS: usize = 5;
+const WITH_REFERRERS: usize = 1000;
 
 pub(super) fn link<'l>(
     layout: &'l Layout<'l>,
@@ -87,7 +88,8 @@ impl Linker<'_> {
     /// The error for symbols nobody defines: finds those who refer to them, which costs time only now.
     fn undefined(&self, missing: &[usize]) -> RelocateError {
         let program = self.layout.program;
-        let index: HashMap<usize, usize> = missing.iter().enumerate().map(|(at, global)| (*global, at)).collect();
+        let first = missing.iter().take(WITH_REFERRERS);
+        let index: HashMap<usize, usize> = first.enumerate().map(|(at, global)| (*global, at)).collect();
         let entry = |id: &usize| {
             let Global { name, visibility, .. } = program.globals[*id];
             let hidden = visibility < Visibility::Protected;

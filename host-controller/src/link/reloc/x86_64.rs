@@ -128,7 +128,9 @@ fn form(relax: Relax, input: &[u8], start: usize, addend: i64) -> Option<(Form, 
         Relax::Plain => None,
         Relax::Rex => Some(before(3).filter(|rex| rex & 0xf0 == 0x40)?),
     };
-    if modrm & 0xc7 != 0x05 {
+    // Behind the escape 0f, the opcodes below mean something else. No assembler asks to rewrite those; to go through the
+    // GOT is always right.
+    if modrm & 0xc7 != 0x05 || (rex.is_none() && before(3) == Some(0x0f)) {
         return None;
     }
     let register = modrm >> 3 & 7;

@@ -9,6 +9,9 @@ use crate::link::name::printable;
 use crate::link::parse::{Binding, Kind, Object, Position, Symbol, SymbolKind};
 use crate::link::{Members, ResolveError};
 
+/// How many duplicates an error lists.
+const DUPLICATES: usize = 1000;
+
 /// Loads the objects and whatever they need, and binds every name.
 pub(super) fn bind<'o>(program: &mut Program<'o>, objects: &'o [Object<'o>]) -> Result<(), ResolveError> {
     let names = objects.iter().map(|object| object.symbols.len() - object.first_global).sum();
@@ -177,7 +180,9 @@ impl<'o> Binder<'_, 'o> {
     fn define(&mut self, id: GlobalId, offer: Offer) {
         let global = &mut self.program.globals[id.0];
         let first = global.owner;
-        if let Err(Conflict) = global.offer(offer) {
+        if let Err(Conflict) = global.offer(offer)
+            && self.duplicates.len() < DUPLICATES
+        {
             let name = printable(global.name);
             self.duplicates.push(Duplicate { name, first: self.file(first), second: self.file(offer.owner) });
         }

@@ -154,7 +154,11 @@ impl<'o> Collector<'_, 'o> {
         let Some(target) = self.program.target(from.object, index) else {
             return Err(self.no_target(reference, index));
         };
+        // A relocation that stores nothing ties sections together, and asks for nothing that is not there.
+        let ties = howto.expr == Expr::None;
         match target {
+            Target::Section(id, _) if ties => self.mark(id)?,
+            Target::Global(id) if ties => self.mark_global(id)?,
             Target::Section(id, _) => {
                 self.check_local_kind(reference, index)?;
                 match self.program.state(id) {

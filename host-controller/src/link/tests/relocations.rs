@@ -120,6 +120,35 @@ fn got_relocations_find_a_slot_that_holds_the_address() {
     assert_eq!(place.wrapping_add_signed(i64::from(linked.half(place))), linked.got);
 }
 
+#[test]
+fn local_symbols_have_slots_of_their_own() {
+    let mut elf = Elf::default();
+    let text = elf.section(".text", EXEC, &[0; 16]);
+    let data = elf.section(".data", super::elf::WRITE, &[1, 2]);
+    elf.symbol("main", text, 0);
+    for index in 0..4 {
+        let local = elf.local("x", data, index % 2);
+        elf.relocate(text, index * 4, R_X86_64_GOTPCREL, local, -4);
+    }
+    let linked = link(&[elf.build()], &[]).unwrap();
+    let main = linked.address("main");
+    for index in 0..4 {
+        let slot = (main + index * 4).wrapping_add_signed(i64::from(linked.half(main + index * 4)) + 4);
+        assert_eq!(linked.bytes(linked.word(slot), 1), [1 + (index % 2) as u8]);
+    }
+}
+
+#[test]
+fn relocations_that_store_nothing_need_nothing() {
+    let mut elf = Elf::with_main();
+    let debug = elf.section(".debug_info", 0, &[0]);
+    let (missing, debug) = (elf.symbol("missing", UNDEF, 0), elf.local("debug", debug, 0));
+    elf.relocate(1, 0, R_X86_64_NONE, missing, 0);
+    elf.relocate(1, 0, R_X86_64_NONE, debug, 0);
+    let linked = link(&[elf.build()], &[]).unwrap();
+    assert_eq!(linked.externals, []);
+}
+
 /// Links code whose field at `offset` refers to an external at `s`; its place and the bytes.
 fn code(code: &[u8], offset: u64, r_type: u32, addend: i64, s: u64) -> (u64, Linked) {
     let mut elf = Elf::default();
@@ -242,6 +271,9 @@ fn arithmetic_on_the_got_takes_immediates_that_are_the_same_value() {
     // 32-bit operation: xor f@GOTPCREL(%rip), %edx  ->  xor $f, %edx
     let (bytes, ..) = relaxed(&[0x33, 0x15, 0, 0, 0, 0], 2, R_X86_64_GOTPCRELX, 0x8000_0000);
     assert_eq!(bytes, [0x81, 0xf2, 0, 0, 0, 0x80]);
+    // Behind 0f it is another instruction: movntps %xmm0, f@GOTPCREL(%rip) is not a sub.
+    let (bytes, ..) = relaxed(&[0x0f, 0x2b, 0x05, 0, 0, 0, 0], 3, R_X86_64_GOTPCRELX, 0x1234);
+    assert_eq!(bytes[..3], [0x0f, 0x2b, 0x05]);
     // A store is none of these forms: mov %rax, f@GOTPCREL(%rip).
     let (bytes, ..) = relaxed(&[0x48, 0x89, 0x05, 0, 0, 0, 0], 3, rex, 0x1234);
     assert_eq!(bytes[..3], [0x48, 0x89, 0x05]);

@@ -146,7 +146,7 @@ fn debug_and_excluded_sections_stay_home() {
     assert!(linked.externals.is_empty());
     assert!(linked.segments.iter().all(|segment| !segment.content.contains(&0xdd)));
     let local = elf.local("d", debug, 0);
-    elf.relocate(1, 0, R_X86_64_NONE, local, 0);
+    elf.relocate(1, 0, R_X86_64_8, local, 0);
     assert_eq!(error(&[elf.build()]), "0.o: .text.main+0x0: refers to d in section .debug_info, which is not loaded");
 }
 
