@@ -33,12 +33,14 @@ pub(crate) enum Delivery {
 pub(crate) struct Calls {
     next: u64,
     pending: Vec<Pending>,
+    /// Numbers of the controller's calls that are being served: one, and one more per nested call.
+    serving: Vec<u64>,
     console_next: u64,
     console_unanswered: u64,
     depth: usize,
     end: Option<SessionEnd>,
     main_done: bool,
-    own_dialect: bool,
+    newer_dialect: bool,
 }
 
 impl Calls {
@@ -46,12 +48,13 @@ impl Calls {
         Self {
             next: 0,
             pending: Vec::new(),
+            serving: Vec::new(),
             console_next: 0,
             console_unanswered: 0,
             depth: 0,
             end: None,
             main_done: false,
-            own_dialect: false,
+            newer_dialect: false,
         }
     }
 
@@ -75,18 +78,18 @@ impl Calls {
     }
 
     /// Notes that the controller asked for something that LLVM 19's and 22's tools do not know.
-    pub(crate) const fn set_own_dialect(&mut self) {
-        self.own_dialect = true;
+    pub(crate) const fn set_newer_dialect(&mut self) {
+        self.newer_dialect = true;
     }
 
     /// Whether `run_as_main` was done, by a tool of LLVM 19 or 22 for all we know.
     pub(crate) const fn is_main_done(&self) -> bool {
-        self.main_done && !self.own_dialect
+        self.main_done && !self.newer_dialect
     }
 
     /// Whether the controller may be a tool of LLVM 19 or 22.
     pub(crate) const fn may_be_llvm_tool(&self) -> bool {
-        !self.own_dialect
+        !self.newer_dialect
     }
 
     /// One more, unless there are `limit` already.
@@ -100,6 +103,23 @@ impl Calls {
 
     pub(crate) const fn leave(&mut self) {
         self.depth = self.depth.saturating_sub(1);
+    }
+
+    /// Notes that the controller's call `seq_no` is being served; `false` when one of that number is already.
+    pub(crate) fn begin_serving(&mut self, seq_no: u64) -> bool {
+        if self.serving.contains(&seq_no) {
+            return false;
+        }
+        // Without memory for the record a duplicate would go unnoticed, no more.
+        if self.serving.try_reserve(1).is_ok() {
+            self.serving.push(seq_no);
+        }
+        true
+    }
+
+    /// Notes that the controller's call `seq_no` is done.
+    pub(crate) fn end_serving(&mut self, seq_no: u64) {
+        self.serving.retain(|number| *number != seq_no);
     }
 
     /// The number of a new call that will be waited for; `None` without memory for its record.

@@ -333,15 +333,16 @@ impl<P: Platform, L: Line> Executor<P, L> {
 }
 
 fn check_actions(memory: &Memory, plan: &Plan, pairs: &Seq<'_, ActionPair<'_>>) -> Result<(), InitializeError> {
-    let callable = |function: ExecAddr| {
+    let callable = |function: ExecAddr, needed: Lifetime| {
         function.is_null()
             || token::to_wrapper(function).is_some_and(actions::can_be_action)
-            || plan.is_executable(function)
+            || plan.is_executable(function, needed)
             || memory.is_executable(function)
     };
     for (index, pair) in pairs.iter().enumerate() {
-        for (role, call) in [("finalize", pair.finalize), ("dealloc", pair.dealloc)] {
-            if !callable(call.function) {
+        let roles = [("finalize", pair.finalize, Lifetime::Finalize), ("dealloc", pair.dealloc, Lifetime::Standard)];
+        for (role, call, needed) in roles {
+            if !callable(call.function, needed) {
                 return Err(InitializeError::BadAction { index: index as u64, role, function: call.function });
             }
         }

@@ -73,9 +73,10 @@ impl Plan {
         self.runs.iter().map(|run| run.pages.len()).fold(0, u64::saturating_add)
     }
 
-    /// Whether `addr` will be executable.
-    pub(crate) fn is_executable(&self, addr: ExecAddr) -> bool {
-        self.runs.iter().any(|run| run.prot.is_executable() && run.pages.contains(addr))
+    /// Whether `addr` will be executable for at least `lifetime`.
+    pub(crate) fn is_executable(&self, addr: ExecAddr, lifetime: Lifetime) -> bool {
+        let lasts = |run: &Run| lifetime == Lifetime::Finalize || run.lifetime == Lifetime::Standard;
+        self.runs.iter().any(|run| run.prot.is_executable() && lasts(run) && run.pages.contains(addr))
     }
 }
 
@@ -231,8 +232,16 @@ mod tests {
         let plan = planned(&[segment(1, 0x11000, 104, b""), segment(3, 0x12000, 432, b"x")]).unwrap();
         assert_eq!((plan.key, plan.hull), (ExecAddr(0x11000), range(0x11000, 0x13000)));
         assert_eq!(plan.bytes(), 2 * PAGE);
-        assert!(!plan.is_executable(ExecAddr(0x11000)));
+        assert!(!plan.is_executable(ExecAddr(0x11000), Lifetime::Finalize));
         assert_eq!(runs(&[segment(1, 0x11010, 8, b""), segment(1, 0x11020, 0x1000, b"")]), [(0x11000, 0x13000, 1)]);
+    }
+
+    #[test]
+    fn what_goes_after_the_actions_is_executable_no_longer() {
+        let plan = planned(&[segment(13, 0x11000, 8, b""), segment(5, 0x12000, 8, b"")]).unwrap();
+        let executable = |at, lifetime| plan.is_executable(ExecAddr(at), lifetime);
+        assert!(executable(0x11000, Lifetime::Finalize) && !executable(0x11000, Lifetime::Standard));
+        assert!(executable(0x12000, Lifetime::Finalize) && executable(0x12000, Lifetime::Standard));
     }
 
     #[test]

@@ -60,6 +60,11 @@ pub enum ProtocolError {
         /// Its sequence number.
         seq_no: u64,
     },
+    /// A call with the number of one that is still being served.
+    DuplicateCall {
+        /// Its sequence number.
+        seq_no: u64,
+    },
     /// A message within the limit that there is no memory for.
     NoMemory {
         /// Its size in bytes, header included.
@@ -73,6 +78,7 @@ impl fmt::Display for ProtocolError {
             Self::Message(error) => error.fmt(f),
             Self::UnexpectedSetup => f.write_str("unexpected Setup: only the executor sends one"),
             Self::UnknownResult { seq_no } => write!(f, "no call for sequence number {seq_no}"),
+            Self::DuplicateCall { seq_no } => write!(f, "a call of sequence number {seq_no} is under way already"),
             Self::NoMemory { size } => write!(f, "out of memory: no room for a message of {size} bytes"),
         }
     }
@@ -88,6 +94,8 @@ pub enum Ending {
     /// The executor, once the controller seems finished: LLVM 19's and 22's tools never close a socket they still read
     /// from and wait for ever. Finished is: `run_as_main` was answered, and no initialized region is left or the line
     /// has been quiet for a while; or everything that was reserved is released, and the line is quiet.
+    ///
+    /// A controller that called one of Graft's own functions is none of these tools and is left alone.
     CloseFirst,
 }
 
@@ -175,7 +183,11 @@ impl<P: Platform, L: Line> Executor<P, L> {
             }
             Message::Result { seq_no, payload } => self.deliver(seq_no, payload)?,
             Message::Call { seq_no, target, args } => {
+                if !self.calls.lock().begin_serving(seq_no) {
+                    return Err(SessionEnd::Protocol(ProtocolError::DuplicateCall { seq_no }));
+                }
                 let reply = self.call_wrapper(target, args);
+                self.calls.lock().end_serving(seq_no);
                 // Results of calls that outlived their session have nobody to go to.
                 if self.ended().is_none() {
                     reply.send(seq_no, |message| self.channel.send(message)).map_err(SessionEnd::from)?;

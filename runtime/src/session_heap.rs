@@ -99,13 +99,15 @@ impl<P: Platform, L: Line> Executor<P, L> {
                 heap.take(size, align)?
             }
         };
-        if self.platform.commit(self.pages(block)).is_err() {
-            let mut heap = self.heap.lock();
-            heap.taken.remove(block.start());
-            heap.add(block);
-            return None;
+        if self.platform.commit(self.pages(block)).is_ok() {
+            return Some(block.start());
         }
-        Some(block.start())
+        // What was committed of it before memory ran out must not be lost to others.
+        self.give_whole_pages_back(block);
+        let mut heap = self.heap.lock();
+        heap.taken.remove(block.start());
+        heap.add(block);
+        None
     }
 
     /// Takes a block back. An address that is no block is refused and logged.

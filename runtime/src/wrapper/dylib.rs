@@ -57,6 +57,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
     }
 
     fn resolve_23(&self, args: &[u8]) -> Reply {
+        self.calls.lock().set_newer_dialect();
         let result = parse::<LookupArgs<'_>>(args).and_then(|args| {
             self.look_up(Some(args.instance), args.handle, &args.symbols, |_, found| {
                 Ok(match found {

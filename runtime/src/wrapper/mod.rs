@@ -37,7 +37,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
     /// Calls a function of the executor.
     pub(crate) fn call_row(&self, row: WrapperId, args: &[u8]) -> Reply {
         if matches!(row, WrapperId::CallMain | WrapperId::Info) {
-            self.calls.lock().set_own_dialect();
+            self.calls.lock().set_newer_dialect();
         }
         match row {
             WrapperId::Reserve
