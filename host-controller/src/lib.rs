@@ -6,5 +6,6 @@
 pub mod launch;
 pub mod link;
 pub mod memory;
+pub mod relay;
 pub mod session;
 pub mod transport;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use graft::session::{CallError, End, Figures, OpenError, Session};
-use graft::transport::{Process, Pump, Target};
+use graft::transport::{SideChannels, Target};
 
 use super::console::Console;
 use super::report::Report;
@@ -21,16 +21,28 @@ pub(crate) struct Attached {
     pub(crate) session: Session,
     /// From connecting to the executor's Setup.
     pub(crate) connect_time: Duration,
-    side: Side,
+    side: SideChannels,
+    log: LogTail,
 }
 
-/// What belongs to an executor besides the session.
-#[derive(Debug)]
-struct Side {
-    console: Option<Pump>,
-    log: Option<Pump>,
-    last_lines: Arc<Mutex<VecDeque<String>>>,
-    process: Option<Process>,
+/// The last lines of the executor's log.
+#[derive(Clone, Debug, Default)]
+struct LogTail(Arc<Mutex<VecDeque<String>>>);
+
+impl LogTail {
+    fn push(&self, line: &str) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == KEPT_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.to_owned());
+    }
+
+    fn describe(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown: String = lines.iter().map(|line| format!("\n  {line}")).collect();
+        if shown.is_empty() { shown } else { format!("; the executor's log ends with:{shown}") }
+    }
 }
 
 impl Attached {
@@ -40,35 +52,25 @@ impl Attached {
         let connection = target.connect()?;
         let mut options = connection.options();
         options.note = Box::new(move |text| report.note(text));
-        let last_lines = Arc::new(Mutex::new(VecDeque::new()));
-        let kept = Arc::clone(&last_lines);
-        let mut lines = Lines::default();
-        let log = connection.log.map(|log| {
-            Pump::start(log, move |bytes| {
-                lines.push(bytes, |line| {
-                    report.log(line);
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    if kept.len() == KEPT_LINES {
-                        kept.pop_front();
-                    }
-                    kept.push_back(line.to_owned());
-                });
-            })
-        });
-        let console = connection.console.map(|raw| Pump::start(raw, console.sink()));
-        let mut side =
-            Side { console: console.transpose()?, log: log.transpose()?, last_lines, process: connection.process };
-        match Session::open(connection.wire, options) {
+        let log = LogTail::default();
+        let tail = log.clone();
+        let take = move |line: &str| {
+            report.log(line);
+            tail.push(line);
+        };
+        let (wire, mut side) = SideChannels::attend(connection, console.sink(), take)?;
+        match Session::open(wire, options) {
             Ok(session) => {
                 let connect_time = began.elapsed();
                 let (triple, dialects) = (session.peer().triple(), session.peer().dialects());
                 report.detail(&format!("{target}: {triple}, {dialects:?}"));
-                Ok(Self { session, connect_time, side })
+                Ok(Self { session, connect_time, side, log })
             }
             Err(error) => {
                 let gone = matches!(error, OpenError::Ended(End::Closed | End::Broken(_)));
-                let circumstances = side.circumstances(gone);
-                Err(anyhow::anyhow!("{error} ({target}){circumstances}"))
+                let how = how_it_ended(&mut side, gone);
+                side.end(Duration::ZERO);
+                Err(anyhow::anyhow!("{error} ({target}){how}{}", log.describe()))
             }
         }
     }
@@ -76,13 +78,17 @@ impl Attached {
     /// What else is known when a call failed: how the executor's process ended, and what it logged last.
     pub(crate) fn circumstances(&mut self, error: &CallError) -> String {
         let gone = matches!(error.end(), Some(End::Closed | End::Broken(_)));
-        let restarted = matches!(error.end(), Some(End::HungUp | End::HungUpBecause(_)));
-        if gone || restarted { self.side.circumstances(gone) } else { String::new() }
+        let told = matches!(error.end(), Some(End::HungUp | End::HungUpBecause(_)));
+        if !gone && !told {
+            return String::new();
+        }
+        let how = how_it_ended(&mut self.side, gone);
+        how + &self.log.describe()
     }
 
     /// The signal that ended an executor in whose process the loaded code ran.
     pub(crate) fn signal(&self) -> Option<i32> {
-        self.side.process.as_ref().and_then(|process| process.signal(END_LIMIT))
+        self.side.signal(END_LIMIT)
     }
 
     /// Ends the session in order, and the executor when it is ours.
@@ -100,74 +106,7 @@ impl Attached {
     }
 }
 
-impl Side {
-    fn circumstances(&mut self, gone: bool) -> String {
-        let mut text = String::new();
-        if gone && let Some(end) = self.process.as_ref().and_then(|process| process.wait(END_LIMIT)) {
-            text.push_str(&format!("; {end}"));
-            if let Some(log) = self.log.take() {
-                log.join();
-            }
-        }
-        let lines = self.last_lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if !lines.is_empty() {
-            text.push_str("; the executor's log ends with:");
-            lines.iter().for_each(|line| text.push_str(&format!("\n  {line}")));
-        }
-        text
-    }
-
-    fn end(self, patience: Duration) {
-        let Self { console, log, process, .. } = self;
-        let pumps = [console, log].into_iter().flatten();
-        match process {
-            // It ends by itself once the session is over, and what it still has to say comes before its end.
-            Some(Process::Child(child)) if child.wait(patience).is_some() => pumps.for_each(Pump::join),
-            process => {
-                pumps.for_each(Pump::finish);
-                drop(process);
-            }
-        }
-    }
-}
-
-/// Cuts bytes into lines.
-#[derive(Debug, Default)]
-pub(crate) struct Lines {
-    rest: Vec<u8>,
-}
-
-impl Lines {
-    /// A line without an end is cut here, so that it takes no more memory.
-    const LONGEST: usize = 4096;
-
-    /// Hands every line that is complete to `sink`, without its end.
-    pub(crate) fn push(&mut self, bytes: &[u8], mut sink: impl FnMut(&str)) {
-        for byte in bytes {
-            if *byte != b'\n' {
-                self.rest.push(*byte);
-            }
-            if *byte == b'\n' || self.rest.len() == Self::LONGEST {
-                sink(String::from_utf8_lossy(&self.rest).trim_end_matches('\r'));
-                self.rest.clear();
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_cut_where_they_end() {
-        let (mut lines, mut seen) = (Lines::default(), Vec::new());
-        for piece in ["one\r\ntw", "o\n\nthr", "ee"] {
-            lines.push(piece.as_bytes(), |line| seen.push(line.to_owned()));
-        }
-        assert_eq!(seen, ["one", "two", ""]);
-        let mut count = 0;
-        lines.push(&[b'x'; 10_000], |line| count += line.len());
-        assert_eq!(count, 8192);
-    }
+fn how_it_ended(side: &mut SideChannels, gone: bool) -> String {
+    let end = if gone { side.how_it_ended(END_LIMIT) } else { None };
+    end.map_or_else(String::new, |end| format!("; {end}"))
 }

@@ -3,6 +3,7 @@
 //! The loaded program's console is standard output, byte for byte; everything Graft says is on standard error.
 
 mod attach;
+mod boot;
 mod console;
 mod exit;
 mod fault;
@@ -11,6 +12,8 @@ mod inputs;
 mod json;
 mod report;
 mod run;
+mod serve;
+mod signals;
 
 use std::ffi::OsString;
 
@@ -49,12 +52,22 @@ struct Common {
 enum Command {
     /// Link, ship, run `main` (or --entry); exit with its code
     Run(run::Args),
+    /// Give an LLVM controller a target
+    Serve(serve::Args),
+    /// Boot the runtime in QEMU and keep it; print the TARGET to use
+    Boot(boot::Args),
     /// Describe the executor: triple, memory map, protections, link figures, runtime version
     Info(info::Args),
 }
 
 /// Runs the command line `words`, program name included, and returns the exit code.
 pub(crate) fn main(words: Vec<OsString>) -> u8 {
+    let plain: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(args) = serve::Args::of_executor(&plain) {
+        let report = Report::new(false, false);
+        let common = Common { target: None, json: false, verbose: false };
+        return report.exit_code(common.target().and_then(|target| serve::run(&args, &target, report)));
+    }
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => {
@@ -65,20 +78,15 @@ pub(crate) fn main(words: Vec<OsString>) -> u8 {
         }
     };
     let report = Report::new(cli.common.json, cli.common.verbose);
-    match dispatch(&cli, report) {
-        Ok(code) => code,
-        Err(error) => {
-            report.error(&error);
-            exit::FAILED
-        }
-    }
+    report.exit_code(dispatch(&cli, report))
 }
 
 fn dispatch(cli: &Cli, report: Report) -> anyhow::Result<u8> {
-    let target = cli.common.target()?;
     match &cli.command {
-        Command::Run(args) => run::run(args, &target, report),
-        Command::Info(args) => info::run(args, &target, report),
+        Command::Run(args) => run::run(args, &cli.common.target()?, report),
+        Command::Serve(args) => serve::run(args, &cli.common.target()?, report),
+        Command::Boot(args) => boot::run(args, &args.target(cli.common.bootable()?)?, report),
+        Command::Info(args) => info::run(args, &cli.common.target()?, report),
     }
 }
 
@@ -92,6 +100,14 @@ impl Common {
             Ok(_) | Err(std::env::VarError::NotPresent) => Ok("qemu".parse()?),
             Err(_) => anyhow::bail!("GRAFT_TARGET is not UTF-8; a target is {FORMS}"),
         }
+    }
+
+    /// The target to boot, when one is named. The variable may well name the one that is to be booted only now.
+    fn bootable(&self) -> anyhow::Result<Option<Target>> {
+        if self.target.is_some() {
+            return self.target().map(Some);
+        }
+        Ok(self.target().ok().filter(|target| matches!(target, Target::Qemu(_))))
     }
 }
 

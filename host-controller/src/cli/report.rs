@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::exit;
 use super::json::Json;
 
 /// Where and how things are reported.
@@ -51,8 +52,16 @@ impl Report {
         }
     }
 
+    /// The exit code of a command, after saying why it failed when it did.
+    pub(crate) fn exit_code(self, outcome: anyhow::Result<u8>) -> u8 {
+        outcome.unwrap_or_else(|error| {
+            self.error(&error);
+            exit::FAILED
+        })
+    }
+
     /// Says why Graft failed.
-    pub(crate) fn error(self, error: &anyhow::Error) {
+    fn error(self, error: &anyhow::Error) {
         let text = format!("{error:#}");
         self.event("error", vec![("text", text.as_str().into())], &format!("error: {text}"));
     }

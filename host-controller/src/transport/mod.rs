@@ -25,7 +25,7 @@ pub use artifact::ArtifactError;
 pub use child::{Child, End as ChildEnd};
 pub use parse::{FORMS, TargetError};
 pub use qemu::QemuTarget;
-pub use side::Pump;
+pub use side::{Lines, Pump, SideChannels};
 
 /// An executor one can name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,10 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::{Connection, Process};
+use crate::session::Wire;
 
 /// Moves what arrives on a channel to where it belongs, on a thread of its own.
 #[derive(Debug)]
@@ -53,11 +57,92 @@ impl Pump {
     }
 }
 
+/// What belongs to an executor besides its wire: its other channels, attended, and its process when it is ours.
+#[derive(Debug)]
+pub struct SideChannels {
+    console: Option<Pump>,
+    log: Option<Pump>,
+    process: Option<Process>,
+}
+
+impl SideChannels {
+    /// Attends the channels of `connection`: console bytes go to `console`, lines of the log to `log`. Returns the wire.
+    ///
+    /// # Errors
+    /// When the system gives no second handle or no thread.
+    pub fn attend(
+        connection: Connection,
+        console: impl FnMut(&[u8]) + Send + 'static,
+        mut log: impl FnMut(&str) + Send + 'static,
+    ) -> io::Result<(Wire, Self)> {
+        let mut lines = Lines::default();
+        let log_bytes = move |bytes: &[u8]| lines.push(bytes, &mut log);
+        let side = Self {
+            console: connection.console.map(|raw| Pump::start(raw, console)).transpose()?,
+            log: connection.log.map(|raw| Pump::start(raw, log_bytes)).transpose()?,
+            process: connection.process,
+        };
+        Ok((connection.wire, side))
+    }
+
+    /// How the executor's process ended, when it is ours and does so within `limit`. Its log has then been read to the
+    /// end.
+    pub fn how_it_ended(&mut self, limit: Duration) -> Option<String> {
+        let end = self.process.as_ref().and_then(|process| process.wait(limit))?;
+        self.log.take().into_iter().for_each(Pump::join);
+        Some(end)
+    }
+
+    /// The signal that ended it within `limit`, when loaded code ran in the executor's process itself and a signal did.
+    #[must_use]
+    pub fn signal(&self, limit: Duration) -> Option<i32> {
+        self.process.as_ref().and_then(|process| process.signal(limit))
+    }
+
+    /// Ends the executor when it is ours, and everything it said has reached its sink. The wire must be closed: a process
+    /// ends by itself then, and has `patience` to do so.
+    pub fn end(self, patience: Duration) {
+        let Self { console, log, process } = self;
+        let pumps = [console, log].into_iter().flatten();
+        match process {
+            // What it still has to say comes before its end.
+            Some(Process::Child(child)) if child.wait(patience).is_some() => pumps.for_each(Pump::join),
+            process => {
+                drop(process);
+                pumps.for_each(Pump::finish);
+            }
+        }
+    }
+}
+
+/// Cuts bytes into lines.
+#[derive(Debug, Default)]
+pub struct Lines {
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// A line without an end is cut here, so that it takes no more memory.
+    const LONGEST: usize = 4096;
+
+    /// Hands every line that is complete to `sink`, without its end.
+    pub fn push(&mut self, bytes: &[u8], mut sink: impl FnMut(&str)) {
+        for byte in bytes {
+            if *byte != b'\n' {
+                self.rest.push(*byte);
+            }
+            if *byte == b'\n' || self.rest.len() == Self::LONGEST {
+                sink(String::from_utf8_lossy(&self.rest).trim_end_matches('\r'));
+                self.rest.clear();
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use super::*;
 
@@ -77,5 +162,17 @@ mod tests {
             pump.finish();
             assert_eq!(sunk.iter().map(|piece| piece.len()).sum::<usize>(), 20_000);
         }
+    }
+
+    #[test]
+    fn lines_are_cut_where_they_end() {
+        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        for piece in ["one\r\ntw", "o\n\nthr", "ee"] {
+            lines.push(piece.as_bytes(), |line| seen.push(line.to_owned()));
+        }
+        assert_eq!(seen, ["one", "two", ""]);
+        let mut count = 0;
+        lines.push(&[b'x'; 10_000], |line| count += line.len());
+        assert_eq!(count, 8192);
     }
 }

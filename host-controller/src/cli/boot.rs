@@ -1,0 +1,115 @@
+//! `graft boot`: boots the runtime in QEMU and keeps it.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use graft::relay::{Listener, Relay};
+use graft::transport::Target;
+
+use super::console::Console;
+use super::report::Report;
+use super::serve::{hooks, host_and_port};
+use super::signals;
+
+/// What `graft boot` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The machine: microvm or q35
+    #[arg(long, value_name = "M")]
+    machine: Option<String>,
+    /// Where clients come to: unix:PATH or tcp:HOST:PORT [default: a Unix socket in a directory of its own]
+    #[arg(long, value_name = "WHERE", value_parser = place)]
+    listen: Option<Place>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Unix(PathBuf),
+    Tcp(String, u16),
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    match text.split_once(':') {
+        Some(("unix", path)) if !path.is_empty() => Ok(Place::Unix(PathBuf::from(path))),
+        Some(("tcp", address)) => host_and_port(address).map(|(host, port)| Place::Tcp(host, port)),
+        _ => Err(format!("`{text}` is no place for clients: unix:PATH or tcp:HOST:PORT, please")),
+    }
+}
+
+impl Args {
+    /// The machine to boot: `target` when the user names one, else the usual one; `--machine` changes its board.
+    pub(crate) fn target(&self, target: Option<Target>) -> anyhow::Result<Target> {
+        let target = target.unwrap_or_else(|| Target::Qemu(Default::default()));
+        match (target, &self.machine) {
+            (Target::Qemu(mut machine), Some(kind)) => {
+                let setting: Target = format!("qemu:machine={kind}").parse()?;
+                if let Target::Qemu(named) = setting {
+                    machine.machine = named.machine;
+                }
+                Ok(Target::Qemu(machine))
+            }
+            (target @ (Target::Qemu(_) | Target::Hosted), None) => Ok(target),
+            (target, _) => anyhow::bail!("{target} cannot be booted: a qemu target can"),
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Result<u8> {
+    let console = Console::default();
+    let mut relay = Relay::new(target.clone(), hooks(&console, report));
+    let stopper = relay.stopper();
+    signals::on_interrupt(move || stopper.stop())?;
+    let mut own = None;
+    let (listener, at) = match &args.listen {
+        Some(Place::Tcp(host, port)) => (Listener::tcp(host, *port), format!("{host}:{port}")),
+        Some(Place::Unix(path)) => (Listener::unix(path), path.display().to_string()),
+        None => {
+            let folder = own.insert(OwnFolder::create()?).0.join("executor");
+            (Listener::unix(&folder), folder.display().to_string())
+        }
+    };
+    let listener = listener.with_context(|| format!("cannot listen at {at}"))?;
+    relay.prepare()?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", listener.target()).and_then(|()| out.flush()).context("cannot print the target")?;
+    drop(out);
+    report.detail(&format!("{target} is up; end it with an interrupt"));
+    relay.serve(&listener, false)?;
+    drop(listener);
+    drop(own);
+    console.check()?;
+    Ok(0)
+}
+
+/// A directory that only this user sees, removed in the end.
+#[derive(Debug)]
+struct OwnFolder(PathBuf);
+
+impl OwnFolder {
+    fn create() -> anyhow::Result<Self> {
+        let parent = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
+        let parent = parent.unwrap_or_else(env::temp_dir);
+        let mut failure = None;
+        for attempt in 0..100 {
+            let folder = parent.join(Path::new(&format!("graft-{}-{attempt}", std::process::id())));
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                Ok(()) => return Ok(Self(folder)),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let failure = failure.map_or_else(String::new, |error| error.to_string());
+        anyhow::bail!("cannot make a directory in {}: {failure}", parent.display())
+    }
+}
+
+impl Drop for OwnFolder {
+    fn drop(&mut self) {
+        // What is left is empty and private.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,171 @@
+//! One client's session: messages in both directions until one side is finished.
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use graft_protocol::{Message, Outcome};
+
+use super::ends::{End, Event, Heard, Side};
+use super::tracker::{Tracker, Verdict};
+use super::{BUSY_AFTER, Closing, FLUSH_LIMIT, Relay, hangup, hangup_in_order};
+use crate::session::WholeMessage;
+
+impl Relay {
+    /// Passes messages between the executor, which has introduced itself, and a client until one of them is finished.
+    pub(super) fn converse(&mut self, client: End, closing: Closing) {
+        let Some(setup) = self.executor.as_mut().and_then(|executor| executor.setup.take()) else {
+            return;
+        };
+        let mut tracker = match setup.message() {
+            Message::Setup(setup) => Tracker::new(&setup),
+            _ => Tracker::default(),
+        };
+        client.send(setup);
+        let mut last = Instant::now();
+        loop {
+            let verdict = match closing {
+                Closing::Client => Verdict::Stay,
+                Closing::Relay => tracker.verdict(last.elapsed()),
+            };
+            let wait = match verdict {
+                Verdict::Close => {
+                    self.tell_executor(hangup_in_order());
+                    break;
+                }
+                Verdict::CloseAfter(left) => Some(left),
+                Verdict::Stay => None,
+            };
+            let event = match self.next_event(wait) {
+                Some(event) => event,
+                None => continue,
+            };
+            match event {
+                Event::Client(wire) => self.waiting.push_back((Instant::now(), wire)),
+                Event::Stop => {
+                    client.send(hangup("the relay was stopped"));
+                    self.tell_executor(hangup_in_order());
+                    self.stopping = true;
+                    break;
+                }
+                Event::Heard { side: Side::Client, number, heard } if number == client.number => {
+                    last = Instant::now();
+                    if !self.client_says(heard, &mut tracker, &client, closing) {
+                        break;
+                    }
+                }
+                Event::Heard { side: Side::Executor, number, heard } if self.is_current(number) => {
+                    last = Instant::now();
+                    if !self.executor_says(heard, &mut tracker, &client) {
+                        break;
+                    }
+                }
+                Event::Heard { .. } => {}
+            }
+        }
+        client.close(FLUSH_LIMIT);
+    }
+
+    /// The next event, or `None` after `wait`, or when a waiting client's time was up.
+    fn next_event(&mut self, wait: Option<Duration>) -> Option<Event> {
+        while let Some((since, _)) = self.waiting.front()
+            && since.elapsed() >= BUSY_AFTER
+        {
+            if let Some((_, mut wire)) = self.waiting.pop_front() {
+                // A short message always fits a fresh connection.
+                let _ = wire.writer.write_all(hangup("busy: another client is being served").bytes());
+                (wire.shut)();
+            }
+        }
+        let busy = self.waiting.front().map(|(since, _)| BUSY_AFTER.saturating_sub(since.elapsed()));
+        match [wait, busy].into_iter().flatten().min() {
+            None => Some(self.events.recv().unwrap_or(Event::Stop)),
+            Some(limit) => match self.events.recv_timeout(limit) {
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(Event::Stop),
+            },
+        }
+    }
+
+    /// Says whether the conversation goes on.
+    fn client_says(&mut self, heard: Heard, tracker: &mut Tracker, client: &End, closing: Closing) -> bool {
+        let message = match heard {
+            Heard::Message(message) => message,
+            Heard::Closed => {
+                self.tell_executor(hangup_in_order());
+                return false;
+            }
+            Heard::Broken(why) => {
+                (self.hooks.note)(&format!("the client is gone: {why}"));
+                // A stock client that is closing spoils its exit status over a Hangup.
+                if closing == Closing::Client {
+                    client.send(hangup(&why));
+                }
+                self.tell_executor(hangup_in_order());
+                return false;
+            }
+        };
+        match message.message() {
+            // Meant for a line that does not know connections: asks for a Setup, which it has.
+            Message::Hangup(_) if !tracker.any_call() => true,
+            Message::Hangup(_) => {
+                self.tell_executor(message);
+                false
+            }
+            Message::Setup(_) => {
+                (self.hooks.note)("the client sent a Setup, which is the executor's to send");
+                client.send(hangup("a Setup is the executor's to send"));
+                self.tell_executor(hangup_in_order());
+                false
+            }
+            said @ (Message::Call { .. } | Message::Result { .. }) => {
+                tracker.client_says(&said);
+                self.tell_executor(message);
+                true
+            }
+        }
+    }
+
+    /// Says whether the conversation goes on.
+    fn executor_says(&mut self, heard: Heard, tracker: &mut Tracker, client: &End) -> bool {
+        let what = match heard {
+            Heard::Message(message) => match message.message() {
+                Message::Setup(_) => {
+                    self.keep_setup(message);
+                    String::from("the executor restarted in the middle of the session")
+                }
+                Message::Hangup(reason) => {
+                    if let Some(Outcome(Err(reason))) = reason {
+                        (self.hooks.note)(&format!("the executor ended the session: {reason}"));
+                    }
+                    client.send(message);
+                    return false;
+                }
+                said @ (Message::Call { .. } | Message::Result { .. }) => {
+                    tracker.executor_says(&said);
+                    client.send(message);
+                    return true;
+                }
+            },
+            Heard::Closed => self.lost_executor("the executor closed the connection in the middle of the session"),
+            Heard::Broken(why) => self.lost_executor(&format!("the connection to the executor broke: {why}")),
+        };
+        (self.hooks.note)(&what);
+        client.send(hangup(&what));
+        false
+    }
+
+    fn lost_executor(&mut self, what: &str) -> String {
+        let side = self.executor.as_mut().map(|executor| &mut executor.side);
+        let how = side.and_then(|side| side.how_it_ended(Duration::from_secs(1)));
+        let how = how.map_or_else(String::new, |end| format!("; {end}"));
+        self.drop_executor();
+        format!("{what}{how}")
+    }
+
+    pub(super) fn tell_executor(&self, message: WholeMessage) {
+        if let Some(executor) = &self.executor {
+            executor.end.send(message);
+        }
+    }
+}

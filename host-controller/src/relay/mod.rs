@@ -1,0 +1,382 @@
+//! Serves an executor to clients of anybody's make, one after another.
+//!
+//! A [`Relay`] owns the executor's connection and passes whole messages on, each taken in and judged before it is sent: a
+//! client that dies in the middle of one leaves the executor's line clean. A client that leaves, in order or not, becomes
+//! a Hangup to the executor, which frees everything and introduces itself again; when it does not come back, because
+//! loaded code keeps it, an executor of ours is started afresh. Whoever comes while another is served is told so after a
+//! moment.
+
+mod conversation;
+mod ends;
+mod listen;
+#[cfg(test)]
+mod tests;
+mod tracker;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use graft_protocol::{Message, Outcome, Text};
+use thiserror::Error;
+
+use self::ends::{End, Event, Heard, Side};
+use crate::session::{WholeMessage, Wire};
+use crate::transport::{ConnectError, SideChannels, Target};
+
+pub use listen::Listener;
+
+/// How long an executor may take to introduce itself the first time.
+const SETUP_LIMIT: Duration = Duration::from_secs(10);
+/// How long an executor may take to clean up after a client.
+const RENEW_LIMIT: Duration = Duration::from_secs(5);
+/// How long a client may wait while another is served.
+const BUSY_AFTER: Duration = Duration::from_secs(1);
+/// How long the last messages to an end may take.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+/// An executor that ends by itself sooner than this, so many times in a row, is broken, not unlucky.
+const TOO_SOON: Duration = Duration::from_secs(2);
+const MOST_QUICK_ENDS: u32 = 3;
+
+/// Why nothing can be served any more.
+#[derive(Debug, Error)]
+pub enum RelayError {
+    /// The executor cannot be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The executor was reached and did not introduce itself.
+    #[error("the executor at {target} {what}{circumstances}")]
+    NoSetup {
+        /// The target.
+        target: String,
+        /// What it did instead.
+        what: String,
+        /// What else is known.
+        circumstances: String,
+    },
+    /// The system refused something a relay needs.
+    #[error("cannot relay: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What a relay does with what it sees; called from several threads.
+#[derive(Clone)]
+pub struct Hooks {
+    /// Takes what loaded code writes to the executor's own console.
+    pub console: Arc<TakeBytes>,
+    /// Takes a line of the executor's log.
+    pub log: Arc<TakeText>,
+    /// Takes what is worth knowing.
+    pub note: Arc<TakeText>,
+}
+
+/// Takes a piece of a byte stream.
+pub type TakeBytes = dyn Fn(&[u8]) + Send + Sync;
+/// Takes a line of text.
+pub type TakeText = dyn Fn(&str) + Send + Sync;
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooks")
+    }
+}
+
+/// Who ends a client's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// The client: it can.
+    Client,
+    /// The relay, once the client is finished: over TCP some of LLVM's clients cannot.
+    Relay,
+}
+
+/// Tells a relay to stop.
+#[derive(Clone, Debug)]
+pub struct Stopper(Sender<Event>);
+
+impl Stopper {
+    /// Ends the relay's service in order.
+    pub fn stop(&self) {
+        // A relay that is gone has stopped.
+        let _ = self.0.send(Event::Stop);
+    }
+}
+
+/// Serves one executor.
+pub struct Relay {
+    target: Target,
+    hooks: Hooks,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    executor: Option<Executor>,
+    waiting: VecDeque<(Instant, Wire)>,
+    /// Numbers given to ends so far.
+    ends: u64,
+    /// How often in a row an executor of ours ended as soon as it was started.
+    quick_ends: u32,
+    stopping: bool,
+}
+
+/// A connected executor.
+struct Executor {
+    end: End,
+    side: SideChannels,
+    /// Its introduction, while no client has had it.
+    setup: Option<WholeMessage>,
+    /// How long to wait before asking for one: over a line without a notion of connections, the executor may have
+    /// introduced itself when nobody listened.
+    nudge_after: Option<Duration>,
+    since: Instant,
+}
+
+/// Why there is no introduction.
+enum NoSetup {
+    Silent(Duration),
+    Gone(String),
+    Stopped,
+}
+
+impl fmt::Display for NoSetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(limit) => write!(f, "did not introduce itself within {} ms", limit.as_millis()),
+            Self::Gone(how) => f.write_str(how),
+            Self::Stopped => f.write_str("was not waited for"),
+        }
+    }
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Relay({})", self.target)
+    }
+}
+
+impl Relay {
+    /// A relay for `target`, which is reached on demand.
+    #[must_use]
+    pub fn new(target: Target, hooks: Hooks) -> Self {
+        let (sender, events) = mpsc::channel();
+        Self {
+            target,
+            hooks,
+            sender,
+            events,
+            executor: None,
+            waiting: VecDeque::new(),
+            ends: 0,
+            quick_ends: 0,
+            stopping: false,
+        }
+    }
+
+    /// A handle that stops the relay.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.sender.clone())
+    }
+
+    /// Reaches the executor and waits until it has introduced itself.
+    ///
+    /// # Errors
+    /// When it is not there, or says nothing.
+    pub fn prepare(&mut self) -> Result<(), RelayError> {
+        let limit = if self.executor.is_some() { RENEW_LIMIT } else { SETUP_LIMIT };
+        if self.executor.is_none() {
+            self.connect()?;
+        }
+        let nudge_after = self.executor.as_mut().and_then(|executor| executor.nudge_after.take());
+        let mut waited = self.await_setup(nudge_after.unwrap_or(limit));
+        if nudge_after.is_some() && matches!(waited, Err(NoSetup::Silent(_))) {
+            self.tell_executor(hangup_in_order());
+            waited = self.await_setup(limit);
+        }
+        waited.map_err(|what| {
+            let (target, what) = (self.target.to_string(), what.to_string());
+            RelayError::NoSetup { target, what, circumstances: self.drop_executor() }
+        })
+    }
+
+    /// Serves the one client at the other end of `wire`, and ends.
+    ///
+    /// # Errors
+    /// When the executor cannot be reached; the client is told why.
+    pub fn serve_one(&mut self, wire: Wire, closing: Closing) -> Result<(), RelayError> {
+        let client = self.end_for(wire, Side::Client)?;
+        if let Err(error) = self.prepare() {
+            client.send(hangup(&error.to_string()));
+            client.close(FLUSH_LIMIT);
+            return Err(error);
+        }
+        self.converse(client, closing);
+        self.drop_executor();
+        Ok(())
+    }
+
+    /// Serves the clients of `listener` until it is stopped, or only one.
+    ///
+    /// # Errors
+    /// When the executor cannot be reached, or does not stay up.
+    pub fn serve(&mut self, listener: &Listener, once: bool) -> Result<(), RelayError> {
+        let closing = match listener {
+            Listener::Tcp(_) => Closing::Relay,
+            Listener::Unix(..) => Closing::Client,
+        };
+        listener.start(self.sender.clone())?;
+        let served = self.serve_clients(closing, once);
+        self.drop_executor();
+        // A failure to come back from a client is none when nobody waits for it.
+        if self.stopping { Ok(()) } else { served }
+    }
+
+    fn serve_clients(&mut self, closing: Closing, once: bool) -> Result<(), RelayError> {
+        while let Some(wire) = self.next_client()? {
+            let client = self.end_for(wire, Side::Client)?;
+            if let Err(error) = self.prepare() {
+                client.send(hangup(&error.to_string()));
+                client.close(FLUSH_LIMIT);
+                if once || self.stopping || self.target.is_ours() {
+                    return Err(error);
+                }
+                (self.hooks.note)(&error.to_string());
+                continue;
+            }
+            (self.hooks.note)("a client is served");
+            self.converse(client, closing);
+            if once || self.stopping {
+                break;
+            }
+            self.renew()?;
+        }
+        Ok(())
+    }
+
+    fn end_for(&mut self, wire: Wire, side: Side) -> std::io::Result<End> {
+        self.ends += 1;
+        End::start(wire, side, self.ends, self.sender.clone())
+    }
+
+    fn connect(&mut self) -> Result<(), RelayError> {
+        let connection = self.target.connect()?;
+        let nudge_after = connection.nudge_after;
+        let (console, log) = (Arc::clone(&self.hooks.console), Arc::clone(&self.hooks.log));
+        let (wire, side) = SideChannels::attend(connection, move |bytes| console(bytes), move |line| log(line))?;
+        let end = self.end_for(wire, Side::Executor)?;
+        self.executor = Some(Executor { end, side, setup: None, nudge_after, since: Instant::now() });
+        Ok(())
+    }
+
+    /// Lets go of the executor, ending it when it is ours, and says how it ended when it did so by itself.
+    fn drop_executor(&mut self) -> String {
+        let Some(Executor { end, mut side, .. }) = self.executor.take() else { return String::new() };
+        let how = side.how_it_ended(Duration::ZERO).map_or_else(String::new, |end| format!("; {end}"));
+        end.close(FLUSH_LIMIT);
+        side.end(FLUSH_LIMIT);
+        how
+    }
+
+    /// Waits until the executor's introduction is there. On failure says what it did instead.
+    fn await_setup(&mut self, limit: Duration) -> Result<(), NoSetup> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match &self.executor {
+                None => return Err(NoSetup::Gone(String::from("is not connected"))),
+                Some(executor) if executor.setup.is_some() => return Ok(()),
+                Some(_) => {}
+            }
+            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Event::Heard { side: Side::Executor, number, heard }) if self.is_current(number) => match heard {
+                    Heard::Message(message) => self.keep_setup(message),
+                    Heard::Closed => {
+                        return Err(NoSetup::Gone(String::from("closed the connection before it introduced itself")));
+                    }
+                    Heard::Broken(why) => return Err(NoSetup::Gone(format!("did not introduce itself: {why}"))),
+                },
+                Ok(Event::Heard { .. }) => {}
+                Ok(Event::Client(wire)) => self.waiting.push_back((Instant::now(), wire)),
+                Ok(Event::Stop) => {
+                    self.stopping = true;
+                    return Err(NoSetup::Stopped);
+                }
+                Err(_) => return Err(NoSetup::Silent(limit)),
+            }
+        }
+    }
+
+    fn is_current(&self, number: u64) -> bool {
+        self.executor.as_ref().is_some_and(|executor| executor.end.number == number)
+    }
+
+    /// Keeps a Setup for the next client; anything else belongs to a session that is over.
+    fn keep_setup(&mut self, message: WholeMessage) {
+        if let (Some(executor), Message::Setup(_)) = (&mut self.executor, message.message()) {
+            executor.setup = Some(message);
+        }
+    }
+
+    /// Waits for a client, keeping an executor of ours up meanwhile; `None` when the relay is to stop.
+    fn next_client(&mut self) -> Result<Option<Wire>, RelayError> {
+        loop {
+            if let Some((_, wire)) = self.waiting.pop_front() {
+                return Ok(Some(wire));
+            }
+            match self.events.recv() {
+                Ok(Event::Client(wire)) => return Ok(Some(wire)),
+                Ok(Event::Stop) | Err(_) => {
+                    self.stopping = true;
+                    return Ok(None);
+                }
+                Ok(Event::Heard { side: Side::Executor, number, heard }) if self.is_current(number) => match heard {
+                    Heard::Message(message) => self.keep_setup(message),
+                    Heard::Closed | Heard::Broken(_) => self.restart()?,
+                },
+                Ok(Event::Heard { .. }) => {}
+            }
+        }
+    }
+
+    /// The executor is gone while nobody used it.
+    fn restart(&mut self) -> Result<(), RelayError> {
+        let age = self.executor.as_ref().map_or(Duration::MAX, |executor| executor.since.elapsed());
+        let how = self.drop_executor();
+        if !self.target.is_ours() {
+            // It may be there again when the next client comes.
+            return Ok(());
+        }
+        self.quick_ends = if age < TOO_SOON { self.quick_ends + 1 } else { 0 };
+        if self.quick_ends >= MOST_QUICK_ENDS {
+            let what = String::from("ends as soon as it is started");
+            return Err(RelayError::NoSetup { target: self.target.to_string(), what, circumstances: how });
+        }
+        (self.hooks.note)(&format!("the executor ended{how}; starting it again"));
+        self.prepare()
+    }
+
+    /// After a client: waits for the executor to clean up, or starts it afresh.
+    fn renew(&mut self) -> Result<(), RelayError> {
+        if self.executor.is_some() {
+            match self.await_setup(RENEW_LIMIT) {
+                Ok(()) => return Ok(()),
+                Err(what @ NoSetup::Silent(_)) if self.target.is_ours() => {
+                    self.drop_executor();
+                    (self.hooks.note)(&format!("the executor {what}; starting it again"));
+                }
+                Err(_) => {
+                    // One session per process or connection is the custom of many executors: the next client gets a new one.
+                    self.drop_executor();
+                }
+            }
+        }
+        if self.target.is_ours() { self.prepare() } else { Ok(()) }
+    }
+}
+
+fn hangup(reason: &str) -> WholeMessage {
+    WholeMessage::new(&Message::Hangup(Some(Outcome(Err(Text::new(reason))))))
+}
+
+fn hangup_in_order() -> WholeMessage {
+    WholeMessage::new(&Message::Hangup(Some(Outcome(Ok(())))))
+}

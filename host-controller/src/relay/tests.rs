@@ -1,0 +1,1 @@
+//! The relay between a played client and a played executor.

@@ -1,0 +1,346 @@
+//! What a client of somebody else's make has done so far, and whether it is finished. Values only: no I/O, no clock.
+//!
+//! LLVM's controllers of some generations close a TCP connection in a way that neither end notices, and then wait for the
+//! executor to close it (protocol specification, section 14). So the relay closes first, once the client cannot want
+//! anything any more. Too early spoils the client's exit status; too late costs only time.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use graft_protocol::{
+    AddrsArgs, ExecAddr, Expected, FinalizeArgs, Message, Outcome, ReserveArgs, Setup, WrapperId, decode,
+};
+
+/// Quiet this long with all reservations given back: a client that failed before it ran anything.
+const QUIET_EMPTY: Duration = Duration::from_millis(200);
+/// Quiet this long after `main` with memory left in place: a client that does not free. Longer than any client thinks
+/// between `main` and its first release, also on a busy machine.
+const QUIET_AFTER_MAIN: Duration = Duration::from_secs(2);
+/// Quiet this long with nothing in place: a client that failed before it asked for anything.
+const QUIET_IDLE: Duration = Duration::from_secs(10);
+
+/// Whether to close now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Not while things are as they are.
+    Stay,
+    /// When nothing happens for so much longer.
+    CloseAfter(Duration),
+    /// Now.
+    Close,
+}
+
+/// A call of the client that is not answered yet.
+#[derive(Debug)]
+enum Asked {
+    Reserve { size: u64 },
+    Fill { base: ExecAddr, whole: bool },
+    Free { bases: Vec<u64> },
+    Deinitialize { keys: Vec<u64> },
+    Main,
+    Other,
+}
+
+/// The state of a conversation.
+#[derive(Debug, Default)]
+pub(super) struct Tracker {
+    wrappers: HashMap<ExecAddr, WrapperId>,
+    asked: HashMap<u64, Asked>,
+    /// Calls of the executor the client has not answered.
+    called_back: BTreeSet<u64>,
+    /// Sizes of live reservations, by base.
+    reservations: BTreeMap<u64, u64>,
+    /// Keys of initialized regions.
+    regions: BTreeSet<u64>,
+    any_call: bool,
+    any_reservation: bool,
+    main_ended: bool,
+    ours: bool,
+}
+
+impl Tracker {
+    pub(super) fn new(setup: &Setup<'_>) -> Self {
+        let mut wrappers = HashMap::new();
+        for id in WrapperId::ALL {
+            for name in id.names() {
+                // Two rows share a name; which one is meant makes no difference here.
+                if let Some(addr) = setup.symbol(name.name) {
+                    wrappers.insert(addr, *id);
+                }
+            }
+        }
+        Self { wrappers, ..Self::default() }
+    }
+
+    /// Whether the client has made a call.
+    pub(super) const fn any_call(&self) -> bool {
+        self.any_call
+    }
+
+    /// The client said `message`.
+    pub(super) fn client_says(&mut self, message: &Message<'_>) {
+        match message {
+            Message::Call { seq_no, target, args } => {
+                self.any_call = true;
+                let asked = self.ask(*target, args);
+                self.asked.insert(*seq_no, asked);
+            }
+            Message::Result { seq_no, .. } => {
+                self.called_back.remove(seq_no);
+            }
+            Message::Setup(_) | Message::Hangup(_) => {}
+        }
+    }
+
+    /// The executor said `message`.
+    pub(super) fn executor_says(&mut self, message: &Message<'_>) {
+        match message {
+            Message::Call { seq_no, .. } => {
+                self.called_back.insert(*seq_no);
+            }
+            Message::Result { seq_no, payload } => {
+                if let Some(asked) = self.asked.remove(seq_no) {
+                    self.answered(asked, payload);
+                }
+            }
+            Message::Setup(_) | Message::Hangup(_) => {}
+        }
+    }
+
+    /// Whether to close, after nothing was said for `quiet`.
+    pub(super) fn verdict(&self, quiet: Duration) -> Verdict {
+        if self.ours || !self.asked.is_empty() || !self.called_back.is_empty() {
+            return Verdict::Stay;
+        }
+        if self.main_ended && self.regions.is_empty() {
+            return Verdict::Close;
+        }
+        let patience = if self.main_ended {
+            QUIET_AFTER_MAIN
+        } else if self.any_reservation && self.reservations.is_empty() {
+            QUIET_EMPTY
+        } else if self.regions.is_empty() {
+            QUIET_IDLE
+        } else {
+            return Verdict::Stay;
+        };
+        match patience.checked_sub(quiet) {
+            Some(left) if !left.is_zero() => Verdict::CloseAfter(left),
+            _ => Verdict::Close,
+        }
+    }
+
+    fn ask(&mut self, target: ExecAddr, args: &[u8]) -> Asked {
+        let addrs = || decode::<AddrsArgs<'_>>(args).map(|args| args.addrs.iter().map(|addr| addr.0).collect());
+        let fill = |whole| {
+            let first =
+                decode::<FinalizeArgs<'_>>(args).ok().and_then(|args| args.segments.iter().map(|s| s.addr).min());
+            first.map_or(Asked::Other, |base| Asked::Fill { base, whole })
+        };
+        match self.wrappers.get(&target) {
+            Some(WrapperId::Reserve) => {
+                decode::<ReserveArgs>(args).map_or(Asked::Other, |args| Asked::Reserve { size: args.size })
+            }
+            Some(WrapperId::Finalize) => fill(true),
+            Some(WrapperId::Initialize) => fill(false),
+            Some(WrapperId::Deallocate | WrapperId::Release) => {
+                addrs().map_or(Asked::Other, |bases| Asked::Free { bases })
+            }
+            Some(WrapperId::Deinitialize) => addrs().map_or(Asked::Other, |keys| Asked::Deinitialize { keys }),
+            Some(WrapperId::RunAsMain) => Asked::Main,
+            Some(WrapperId::CallMain | WrapperId::Info) => {
+                // Only our own controller makes these calls, and it hangs up when it is finished.
+                self.ours = true;
+                Asked::Other
+            }
+            _ => Asked::Other,
+        }
+    }
+
+    fn answered(&mut self, asked: Asked, payload: &[u8]) {
+        match asked {
+            Asked::Reserve { size } => {
+                self.any_reservation = true;
+                if let Ok(Expected(Ok(base))) = decode::<Expected<'_, ExecAddr>>(payload)
+                    && !base.is_null()
+                {
+                    self.reservations.insert(base.0, size);
+                }
+            }
+            Asked::Fill { base, whole: true } => match decode(payload) {
+                Ok(Outcome(Ok(()))) => {
+                    self.regions.insert(base.0);
+                }
+                // LLVM 19's executor drops what it failed to fill.
+                _ => {
+                    self.reservations.remove(&base.0);
+                }
+            },
+            Asked::Fill { whole: false, .. } => {
+                if let Ok(Expected(Ok(key))) = decode::<Expected<'_, ExecAddr>>(payload) {
+                    self.regions.insert(key.0);
+                }
+            }
+            // Also when a failure was reported: dealloc actions may fail, the memory goes in any case.
+            Asked::Free { bases } => {
+                for base in bases {
+                    let size = self.reservations.remove(&base).unwrap_or(1);
+                    self.regions.retain(|key| !(base..base.saturating_add(size)).contains(key));
+                }
+            }
+            Asked::Deinitialize { keys } => self.regions.retain(|key| !keys.contains(key)),
+            Asked::Main => self.main_ended = true,
+            Asked::Other => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graft_protocol::{AllocGroup, Blob, Encode, Lifetime, Prot, Segment, Seq, Text, encode, encoded_len};
+
+    use super::*;
+
+    const NAMES: [&str; 8] = [
+        "__llvm_orc_SimpleExecutorMemoryManager_reserve_wrapper",
+        "__llvm_orc_SimpleExecutorMemoryManager_finalize_wrapper",
+        "__llvm_orc_SimpleExecutorMemoryManager_deallocate_wrapper",
+        "__llvm_orc_SimpleExecutorMemoryManager_initialize_wrapper",
+        "__llvm_orc_SimpleExecutorMemoryManager_deinitialize_wrapper",
+        "__llvm_orc_SimpleExecutorMemoryManager_release_wrapper",
+        "__llvm_orc_bootstrap_run_as_main_wrapper",
+        "graft_call_main_wrapper",
+    ];
+    const ZERO: Duration = Duration::ZERO;
+
+    fn bytes(value: &dyn Encode) -> Vec<u8> {
+        let mut out = vec![0; encoded_len(value)];
+        encode(value, &mut out).unwrap();
+        out
+    }
+
+    struct Talk {
+        tracker: Tracker,
+        next: u64,
+    }
+
+    impl Talk {
+        fn new() -> Self {
+            let symbols: Vec<_> =
+                NAMES.iter().enumerate().map(|(index, name)| (Text::new(name), ExecAddr(index as u64))).collect();
+            let setup = Setup { page_size: 4096, symbols: Seq::new(&symbols), ..Setup::default() };
+            Self { tracker: Tracker::new(&setup), next: 0 }
+        }
+
+        fn ask(&mut self, function: &str, args: &dyn Encode) -> u64 {
+            let index = NAMES.iter().position(|name| name.contains(&format!("_{function}_"))).unwrap();
+            let (seq_no, target) = (self.next, ExecAddr(index as u64));
+            self.next += 1;
+            self.tracker.client_says(&Message::Call { seq_no, target, args: &bytes(args) });
+            seq_no
+        }
+
+        fn answer(&mut self, seq_no: u64, value: &dyn Encode) {
+            self.tracker.executor_says(&Message::Result { seq_no, payload: &bytes(value) });
+        }
+
+        fn call(&mut self, function: &str, args: &dyn Encode, result: &dyn Encode) {
+            let seq_no = self.ask(function, args);
+            assert_eq!(self.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay, "a call is pending");
+            self.answer(seq_no, result);
+        }
+
+        fn reserve(&mut self, base: u64) {
+            let args = ReserveArgs { instance: ExecAddr(1), size: 0x4000 };
+            self.call("reserve", &args, &Expected(Ok(ExecAddr(base))));
+        }
+
+        fn fill(&mut self, function: &str, key: u64, result: &dyn Encode) {
+            let group = AllocGroup { prot: Prot::Read, lifetime: Lifetime::Standard };
+            let segment = [Segment { group, addr: ExecAddr(key), size: 0x1000, content: Blob(&[]) }];
+            let args = FinalizeArgs { instance: ExecAddr(1), segments: Seq::new(&segment), actions: Seq::default() };
+            self.call(function, &args, result);
+        }
+
+        fn free(&mut self, function: &str, addrs: &[u64]) {
+            let addrs: Vec<_> = addrs.iter().copied().map(ExecAddr).collect();
+            self.call(function, &AddrsArgs { instance: ExecAddr(1), addrs: Seq::new(&addrs) }, &Outcome(Ok(())));
+        }
+
+        fn main(&mut self) {
+            self.call("run_as_main", &0_u64, &0_i64);
+        }
+    }
+
+    #[test]
+    fn a_run_is_over_when_nothing_is_in_place_any_more() {
+        let mut talk = Talk::new();
+        // LLVM 22 with debugger support: the first reservation is never filled nor released.
+        talk.reserve(0x10000);
+        talk.reserve(0x20000);
+        talk.fill("initialize", 0x21000, &Expected(Ok(ExecAddr(0x21000))));
+        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay);
+        talk.main();
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_AFTER_MAIN));
+        talk.free("release", &[0x20000]);
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::Close);
+    }
+
+    #[test]
+    fn llvm_19s_run_is_over_after_its_last_deallocate() {
+        let mut talk = Talk::new();
+        for base in [0x10000, 0x20000] {
+            talk.reserve(base);
+            talk.fill("finalize", base, &Outcome(Ok(())));
+        }
+        talk.main();
+        talk.free("deallocate", &[0x20000]);
+        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(_)));
+        talk.free("deallocate", &[0x10000]);
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::Close);
+    }
+
+    #[test]
+    fn a_slab_client_only_deinitializes() {
+        let mut talk = Talk::new();
+        talk.reserve(0x10000);
+        talk.fill("initialize", 0x10000, &Expected(Ok(ExecAddr(0x10000))));
+        talk.main();
+        talk.free("deinitialize", &[0x10000]);
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::Close);
+    }
+
+    #[test]
+    fn failed_clients_are_recognized_by_their_silence() {
+        let mut talk = Talk::new();
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_IDLE));
+        talk.reserve(0x10000);
+        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::CloseAfter(QUIET_IDLE - QUIET_EMPTY));
+        talk.free("release", &[0x10000]);
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close);
+
+        let refused = Expected::<ExecAddr>(Err(Text::new("no memory")));
+        let mut talk = Talk::new();
+        talk.call("reserve", &ReserveArgs { instance: ExecAddr(1), size: 1 }, &refused);
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+
+        let mut talk = Talk::new();
+        talk.reserve(0x10000);
+        talk.fill("finalize", 0x10000, &Outcome(Err(Text::new("bad"))));
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+    }
+
+    #[test]
+    fn our_own_clients_and_pending_callbacks_stay() {
+        let mut talk = Talk::new();
+        talk.call("call_main", &0_u64, &0_i64);
+        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay);
+
+        let mut talk = Talk::new();
+        talk.tracker.executor_says(&Message::Call { seq_no: 5, target: ExecAddr(1), args: &[] });
+        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay);
+        talk.tracker.client_says(&Message::Result { seq_no: 5, payload: &[] });
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_IDLE));
+    }
+}
