@@ -54,9 +54,14 @@ pub(crate) struct Region {
 impl Region {
     /// The run that holds the byte at `addr`.
     pub(crate) fn run_at(&self, addr: ExecAddr) -> Option<&Run> {
-        let index = self.runs.partition_point(|run| run.pages.end() <= addr);
-        self.runs.get(index).filter(|run| run.pages.contains(addr))
+        run_at(&self.runs, addr)
     }
+}
+
+/// The one of ascending runs that holds the byte at `addr`.
+fn run_at(runs: &[Run], addr: ExecAddr) -> Option<&Run> {
+    let index = runs.partition_point(|run| run.pages.end() <= addr);
+    runs.get(index).filter(|run| run.pages.contains(addr))
 }
 
 /// What a request makes of its pages.
@@ -76,7 +81,7 @@ impl Plan {
     /// Whether `addr` will be executable for at least `lifetime`.
     pub(crate) fn is_executable(&self, addr: ExecAddr, lifetime: Lifetime) -> bool {
         let lasts = |run: &Run| lifetime == Lifetime::Finalize || run.lifetime == Lifetime::Standard;
-        self.runs.iter().any(|run| run.prot.is_executable() && lasts(run) && run.pages.contains(addr))
+        run_at(&self.runs, addr).is_some_and(|run| run.prot.is_executable() && lasts(run))
     }
 }
 

@@ -221,7 +221,7 @@ mod tests {
         let mut model = Model { arenas: vec![(16, vec![false; 100]), (1000, vec![false; 60])] };
         let mut live: Vec<ExecRange> = Vec::new();
         let mut state = 99_u64;
-        for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
+        for _ in 0..if cfg!(miri) { 60 } else { 20_000 } {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let dice = state >> 33;
             if dice % 5 < 3 {

@@ -44,6 +44,16 @@ pub(crate) fn redirect_stdout() {
     unsafe { stdout = stream };
 }
 
+/// Ends the process after writing out what the C library still buffers.
+///
+/// Not by returning from `main`: loaded code may have left functions to call then, and is not there any more.
+pub(crate) fn end_process(status: u8) -> ! {
+    // SAFETY: a null stream means all of them.
+    unsafe { libc::fflush(ptr::null_mut()) };
+    // SAFETY: has no conditions.
+    unsafe { libc::_exit(i32::from(status)) }
+}
+
 /// The address of a function or variable of the C library, or of any library of this process.
 pub(crate) fn find(name: &[u8]) -> Option<ExecAddr> {
     let name = CString::new(name).ok()?;

@@ -34,13 +34,14 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match run(plan) {
-        Ok(()) => ExitCode::SUCCESS,
+    let status = match run(plan) {
+        Ok(()) => 0,
         Err(error) => {
             complain(&error);
-            ExitCode::FAILURE
+            1
         }
-    }
+    };
+    libc_bridge::end_process(status)
 }
 
 /// Says what is wrong where no protocol travels.
