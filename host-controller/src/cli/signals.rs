@@ -3,9 +3,11 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::process;
 use std::thread;
 
-/// Calls `stop` on a thread of its own when this process is interrupted, terminated or loses its terminal.
+/// Calls `stop` on a thread of its own when this process is interrupted, terminated or loses its terminal. When that
+/// happens again, the process ends at once.
 ///
 /// Call it before any other thread is started: threads inherit which signals they leave to this one, and a signal that
 /// nobody leaves ends the process as usual.
@@ -25,10 +27,17 @@ pub(crate) fn on_interrupt(stop: impl FnOnce() + Send + 'static) -> io::Result<(
         return Err(io::Error::from_raw_os_error(error));
     }
     thread::Builder::new().name(String::from("signals")).spawn(move || {
-        let mut signal = 0;
-        // SAFETY: a valid set, and a place for the number.
-        if unsafe { libc::sigwait(&raw const set, &raw mut signal) } == 0 {
+        let next = || {
+            let mut signal = 0;
+            // SAFETY: a valid set, and a place for the number.
+            let error = unsafe { libc::sigwait(&raw const set, &raw mut signal) };
+            (error == 0).then_some(signal)
+        };
+        if next().is_some() {
             stop();
+        }
+        if let Some(signal) = next() {
+            process::exit(128 + signal);
         }
     })?;
     Ok(())

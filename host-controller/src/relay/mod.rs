@@ -319,6 +319,9 @@ impl Relay {
     /// Waits for a client, keeping an executor of ours up meanwhile; `None` when the relay is to stop.
     fn next_client(&mut self) -> Result<Option<Wire>, RelayError> {
         loop {
+            if self.stopping {
+                return Ok(None);
+            }
             if let Some((_, wire)) = self.waiting.pop_front() {
                 return Ok(Some(wire));
             }
@@ -359,6 +362,7 @@ impl Relay {
         if self.executor.is_some() {
             match self.await_setup(RENEW_LIMIT) {
                 Ok(()) => return Ok(()),
+                Err(NoSetup::Stopped) => return Ok(()),
                 Err(what @ NoSetup::Silent(_)) if self.target.is_ours() => {
                     self.drop_executor();
                     (self.hooks.note)(&format!("the executor {what}; starting it again"));
