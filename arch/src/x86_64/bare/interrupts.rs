@@ -1,4 +1,5 @@
-//! Interrupt controllers: everything masked but the serial line's interrupt, which only ends a sleep.
+//! Interrupt controllers: everything masked but the serial line's interrupt, which only ends a sleep, and at times the
+//! timer's, which does the same.
 //!
 //! The two 8259 PICs route it. Where there is a local APIC, its LINT0 must let the PIC's interrupts through: some
 //! firmware leaves it masked, and then they never arrive.
@@ -20,7 +21,9 @@ const DELAY: Port = Port(0x80);
 
 /// The vector of interrupt line 0; those of the slave follow at 40.
 const FIRST_VECTOR: u8 = 32;
+const TIMER_LINE: u8 = 0;
 const SERIAL_LINE: u8 = 4;
+const TIMER_VECTOR: u8 = FIRST_VECTOR + TIMER_LINE;
 const SERIAL_VECTOR: u8 = FIRST_VECTOR + SERIAL_LINE;
 /// What the PICs raise when a line fell silent before it was acknowledged, and what the local APIC raises then.
 const SPURIOUS_VECTORS: [u8; 3] = [FIRST_VECTOR + 7, FIRST_VECTOR + 15, 0xff];
@@ -44,6 +47,12 @@ pub fn set_up_pics() {
     write(SLAVE_DATA, 1);
     write(MASTER_DATA, !(1 << SERIAL_LINE));
     write(SLAVE_DATA, 0xff);
+}
+
+/// Lets the board's timer interrupt a sleep, or not. It ticks about 18 times a second from [`super::clock`]'s start on.
+pub(super) fn let_timer_in(on: bool) {
+    let timer = if on { 1 << TIMER_LINE } else { 0 };
+    MASTER_DATA.write(!(1 << SERIAL_LINE | timer));
 }
 
 /// The physical address of the local APIC's registers; `None` when it is off, or in x2APIC mode, where it has none.
@@ -78,6 +87,10 @@ pub unsafe fn connect_apic(registers: u64) {
 pub(super) fn handle(vector: u8) -> bool {
     if vector == SERIAL_VECTOR {
         uart::LINE.silence();
+        MASTER_COMMAND.write(END_OF_INTERRUPT);
+        return true;
+    }
+    if vector == TIMER_VECTOR {
         MASTER_COMMAND.write(END_OF_INTERRUPT);
         return true;
     }

@@ -1,15 +1,16 @@
-//! The 16550 UART, polled while busy and asleep while idle.
+//! The 16550 UART, read in bursts while busy and asleep while idle.
 //!
 //! The receive trigger decides everything: at 14 bytes QEMU (and a real line's interrupt load) moves whole bursts, but
 //! the last few bytes wait for a time-out; at 1 byte the first one wakes us at once. So [`Uart::sleep_until_data`] sets 1
-//! and halts the processor, and [`Uart::receive`] polls with 14.
+//! and halts the processor, [`Uart::receive`] takes what is there with 14, and [`Uart::sleep_or_tick`] waits for what is
+//! still to come of a message.
 //!
 //! What arrived before [`Uart::set_up`] is lost: enabling the FIFO clears it. The peer stays silent until it hears us.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::cpu;
 use super::port::Port;
+use super::{cpu, interrupts};
 
 /// The first serial port: the protocol.
 pub static LINE: Uart = Uart::at(0x3f8);
@@ -23,6 +24,8 @@ const FIFO_BYTES: usize = 16;
 const FIFO_TRIGGER_1: u8 = 0x01;
 const FIFO_TRIGGER_14: u8 = 0xc1;
 const FIFO_CLEAR: u8 = 0x06;
+/// The higher of the two triggers.
+const TRIGGER_BYTES: usize = 14;
 
 /// Line status: a byte has arrived; the transmitter's FIFO is empty.
 const DATA_READY: u8 = 0x01;
@@ -105,7 +108,6 @@ impl Uart {
     /// Moves bytes that have arrived to `out`, as many as there are and fit, and returns how many. Does not wait.
     pub fn receive(&self, out: &mut [u8]) -> usize {
         if !self.busy.swap(true, Ordering::Relaxed) {
-            self.interrupt_enable().write(0);
             // Changing the trigger alone does not clear the FIFO.
             self.fifo_control().write(FIFO_TRIGGER_14);
         }
@@ -123,15 +125,32 @@ impl Uart {
     /// Halts the processor until a byte has arrived. Only for [`LINE`]: the others' interrupts stay masked.
     pub fn sleep_until_data(&self) {
         while self.status() & DATA_READY == 0 {
-            if self.busy.swap(false, Ordering::Relaxed) {
-                self.fifo_control().write(FIFO_TRIGGER_1);
-            }
-            // The handler switches the interrupt off. A byte between the look and the halt leaves it pending.
-            self.interrupt_enable().write(1);
-            if self.status() & DATA_READY == 0 {
-                cpu::wait_for_interrupt();
-            }
+            self.sleep(FIFO_TRIGGER_1);
         }
+    }
+
+    /// Halts the processor until something happens: a byte, or a burst of them when `expected` bytes are still to come, or
+    /// the next tick of the board's timer. Only for [`LINE`].
+    ///
+    /// Polling instead would be as fast on a processor of one's own. In an emulator it starves the thread that brings the
+    /// bytes as soon as the host has other work: seconds for what takes milliseconds.
+    pub fn sleep_or_tick(&self, expected: usize) {
+        interrupts::let_timer_in(true);
+        self.sleep(if expected < TRIGGER_BYTES { FIFO_TRIGGER_1 } else { FIFO_TRIGGER_14 });
+        interrupts::let_timer_in(false);
+    }
+
+    fn sleep(&self, trigger: u8) {
+        let busy = trigger != FIFO_TRIGGER_1;
+        if self.busy.swap(busy, Ordering::Relaxed) != busy {
+            self.fifo_control().write(trigger);
+        }
+        // The handler switches the interrupt off. A byte between the look and the halt leaves it pending.
+        self.interrupt_enable().write(1);
+        if self.status() & DATA_READY == 0 {
+            cpu::wait_for_interrupt();
+        }
+        self.interrupt_enable().write(0);
     }
 
     /// Sends all of `bytes`, at the speed of the line.
