@@ -28,7 +28,8 @@ impl Relay {
                 Closing::Relay => tracker.verdict(last.elapsed()),
             };
             let wait = match verdict {
-                Verdict::Close => {
+                Verdict::Close(reason) => {
+                    (self.hooks.note)(&format!("the client is finished: {reason}"));
                     self.tell_executor(hangup_in_order());
                     break;
                 }

@@ -26,8 +26,8 @@ pub(super) enum Verdict {
     Stay,
     /// When nothing happens for so much longer.
     CloseAfter(Duration),
-    /// Now.
-    Close,
+    /// Now, for this reason.
+    Close(&'static str),
 }
 
 /// A call of the client that is not answered yet.
@@ -113,20 +113,20 @@ impl Tracker {
             return Verdict::Stay;
         }
         if self.main_ended && self.regions.is_empty() {
-            return Verdict::Close;
+            return Verdict::Close("it ran its program and has freed it");
         }
-        let patience = if self.main_ended {
-            QUIET_AFTER_MAIN
+        let (patience, reason) = if self.main_ended {
+            (QUIET_AFTER_MAIN, "it ran its program and is silent")
         } else if self.any_reservation && self.reservations.is_empty() {
-            QUIET_EMPTY
+            (QUIET_EMPTY, "it has freed everything and is silent")
         } else if self.regions.is_empty() {
-            QUIET_IDLE
+            (QUIET_IDLE, "it has nothing in place and is silent")
         } else {
             return Verdict::Stay;
         };
         match patience.checked_sub(quiet) {
             Some(left) if !left.is_zero() => Verdict::CloseAfter(left),
-            _ => Verdict::Close,
+            _ => Verdict::Close(reason),
         }
     }
 
@@ -283,7 +283,7 @@ mod tests {
         talk.main();
         assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_AFTER_MAIN));
         talk.free("release", &[0x20000]);
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::Close);
+        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::Close(_)));
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
         talk.free("deallocate", &[0x20000]);
         assert!(matches!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(_)));
         talk.free("deallocate", &[0x10000]);
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::Close);
+        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::Close(_)));
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
         talk.fill("initialize", 0x10000, &Expected(Ok(ExecAddr(0x10000))));
         talk.main();
         talk.free("deinitialize", &[0x10000]);
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::Close);
+        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::Close(_)));
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::CloseAfter(QUIET_IDLE - QUIET_EMPTY));
         talk.free("release", &[0x10000]);
         assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
-        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close);
+        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close(_)));
 
         let refused = Expected::<ExecAddr>(Err(Text::new("no memory")));
         let mut talk = Talk::new();
