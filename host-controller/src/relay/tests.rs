@@ -1,1 +1,248 @@
-//! The relay between a played client and a played executor.
+//! The relay between a played client and a played executor, over sockets.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::thread::{self, JoinHandle};
+
+use graft_protocol::{ExecAddr, Seq, Setup};
+
+use super::*;
+use crate::session::{DEFAULT_LIMIT, MessageReader};
+
+const RUN_AS_MAIN: &str = "__llvm_orc_bootstrap_run_as_main_wrapper";
+const MAIN: ExecAddr = ExecAddr(0x1010);
+
+/// One side of a conversation, played by a test.
+struct Played<S> {
+    reader: MessageReader<S>,
+    writer: S,
+}
+
+impl Played<UnixStream> {
+    fn unix(stream: UnixStream) -> Self {
+        Self { reader: MessageReader::new(stream.try_clone().unwrap(), DEFAULT_LIMIT), writer: stream }
+    }
+
+    fn setup(&mut self) {
+        let symbols = [(Text::new(RUN_AS_MAIN), MAIN)];
+        self.say(&Message::Setup(Setup { page_size: 4096, symbols: Seq::new(&symbols), ..Setup::default() }));
+    }
+}
+
+impl Played<TcpStream> {
+    fn tcp(address: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        Self { reader: MessageReader::new(stream.try_clone().unwrap(), DEFAULT_LIMIT), writer: stream }
+    }
+}
+
+impl<S: std::io::Read + Write> Played<S> {
+    fn say(&mut self, message: &Message<'_>) {
+        self.writer.write_all(WholeMessage::new(message).bytes()).unwrap();
+    }
+
+    fn hear(&mut self) -> WholeMessage {
+        self.reader.next_message().unwrap().expect("a message")
+    }
+
+    fn hears_setup(&mut self) {
+        assert!(matches!(self.hear().message(), Message::Setup(_)));
+    }
+
+    fn hears_hangup(&mut self) -> String {
+        match self.hear().message() {
+            Message::Hangup(Some(Outcome(Err(text)))) => text.to_string(),
+            Message::Hangup(_) => String::new(),
+            other => panic!("{other:?} is no Hangup"),
+        }
+    }
+
+    fn hears_the_end(&mut self) {
+        assert_eq!(self.reader.next_message().unwrap(), None);
+    }
+
+    fn call_main(&mut self, seq_no: u64) {
+        self.say(&Message::Call { seq_no, target: MAIN, args: b"args" });
+    }
+}
+
+/// A relay that serves `listener` for an executor that `act` plays.
+struct Stage {
+    relay: Option<JoinHandle<Result<(), RelayError>>>,
+    executor: Option<JoinHandle<()>>,
+    stopper: Stopper,
+    at: String,
+    notes: Arc<Mutex<Vec<String>>>,
+    folder: PathBuf,
+}
+
+impl Stage {
+    fn new(name: &str, tcp: bool, act: impl FnOnce(UnixListener) + Send + 'static) -> Self {
+        let folder = std::env::temp_dir().join(format!("graft-relay-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let line = folder.join("line");
+        let listener = UnixListener::bind(&line).unwrap();
+        let executor = thread::spawn(move || act(listener));
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&notes);
+        let hooks = Hooks {
+            console: Arc::new(|_| {}),
+            log: Arc::new(|_| {}),
+            note: Arc::new(move |text| noted.lock().unwrap().push(text.to_owned())),
+        };
+        let mut relay = Relay::new(Target::Unix(line), hooks);
+        let stopper = relay.stopper();
+        let listener =
+            if tcp { Listener::tcp("127.0.0.1", 0) } else { Listener::unix(&folder.join("clients")) }.unwrap();
+        let at = listener.target();
+        let relay = Some(thread::spawn(move || relay.serve(&listener, false)));
+        Self { relay, executor: Some(executor), stopper, at, notes, folder }
+    }
+
+    fn client(&self) -> Played<UnixStream> {
+        Played::unix(UnixStream::connect(self.at.strip_prefix("unix:").unwrap()).unwrap())
+    }
+
+    fn end(mut self) -> Vec<String> {
+        self.stopper.stop();
+        self.relay.take().unwrap().join().unwrap().unwrap();
+        self.executor.take().into_iter().for_each(|executor| executor.join().unwrap());
+        std::fs::remove_dir_all(&self.folder).unwrap();
+        self.notes.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn clients_come_one_after_another_and_leave_the_line_clean() {
+    let stage = Stage::new("clean", false, |listener| {
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        // The first client, in order.
+        assert_eq!(line.hear().message(), Message::Call { seq_no: 7, target: MAIN, args: b"args" });
+        line.say(&Message::Result { seq_no: 7, payload: b"result" });
+        assert_eq!(line.hears_hangup(), "");
+        line.setup();
+        // The second one died in the middle of its second message, of which nothing comes.
+        assert_eq!(line.hear().message().head().1, 8);
+        assert_eq!(line.hears_hangup(), "");
+        // A late answer of the old session goes nowhere.
+        line.say(&Message::Result { seq_no: 8, payload: b"late" });
+        line.setup();
+        assert_eq!(line.hear().message().head().1, 9);
+        line.say(&Message::Result { seq_no: 9, payload: b"" });
+        assert_eq!(line.hears_hangup(), "");
+        line.hears_the_end();
+    });
+    let mut client = stage.client();
+    client.hears_setup();
+    // Asks for the Setup it has: not for the executor.
+    client.say(&Message::Hangup(None));
+    client.call_main(7);
+    assert_eq!(client.hear().message(), Message::Result { seq_no: 7, payload: b"result" });
+    client.say(&Message::Hangup(Some(Outcome(Ok(())))));
+    client.hears_the_end();
+
+    let mut client = stage.client();
+    client.hears_setup();
+    client.call_main(8);
+    client.writer.write_all(&[40, 0, 0]).unwrap();
+    drop(client);
+
+    let mut client = stage.client();
+    client.hears_setup();
+    client.call_main(9);
+    assert_eq!(client.hear().message(), Message::Result { seq_no: 9, payload: b"" });
+    let notes = {
+        let mut late = stage.client();
+        assert_eq!(late.hears_hangup(), "busy: another client is being served");
+        let stopped = stage.end();
+        assert_eq!(client.hears_hangup(), "the relay was stopped");
+        stopped
+    };
+    assert!(notes.iter().any(|note| note.contains("3 bytes after its start, of 32")), "{notes:?}");
+}
+
+#[test]
+fn garbage_of_a_client_does_not_reach_the_executor() {
+    let stage = Stage::new("garbage", false, |listener| {
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        for _ in 0..2 {
+            assert_eq!(line.hears_hangup(), "");
+            line.setup();
+        }
+        line.hears_the_end();
+    });
+    let mut client = stage.client();
+    client.hears_setup();
+    client.writer.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    assert!(client.hears_hangup().contains("this is text, not the protocol"));
+    let mut client = stage.client();
+    client.hears_setup();
+    client.setup();
+    assert_eq!(client.hears_hangup(), "a Setup is the executor's to send");
+    client.hears_the_end();
+    stage.end();
+}
+
+#[test]
+fn an_executor_that_ends_is_reached_again_for_the_next_client() {
+    let stage = Stage::new("again", false, |listener| {
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        let _ = line.hear();
+        drop(line);
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        let _ = line.hear();
+        // Reset in the middle.
+        line.setup();
+        let _ = line.hear();
+        line.say(&Message::Hangup(Some(Outcome(Err(Text::new("out of everything"))))));
+        line.setup();
+        line.hears_the_end();
+    });
+    for reason in ["closed the connection in the middle", "restarted in the middle", "out of everything"] {
+        let mut client = stage.client();
+        client.hears_setup();
+        client.call_main(1);
+        let heard = client.hears_hangup();
+        assert!(heard.contains(reason), "{heard}");
+        client.hears_the_end();
+    }
+    stage.end();
+}
+
+#[test]
+fn a_finished_client_over_tcp_is_closed_without_a_hangup() {
+    let stage = Stage::new("finished", true, |listener| {
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        let _ = line.hear();
+        line.say(&Message::Result { seq_no: 0, payload: b"\0\0\0\0\0\0\0\0" });
+        assert_eq!(line.hears_hangup(), "");
+        line.setup();
+        line.hears_the_end();
+    });
+    let mut client = Played::tcp(stage.at.strip_prefix("tcp:").unwrap());
+    client.hears_setup();
+    client.call_main(0);
+    assert_eq!(client.hear().message().head().1, 0);
+    client.hears_the_end();
+    let notes = stage.end();
+    assert!(notes.iter().any(|note| note.contains("it ran its program and has freed it")), "{notes:?}");
+}
+
+#[test]
+fn nobody_there_is_told_to_the_client() {
+    let mut stage = Stage::new("nobody", false, drop);
+    stage.executor.take().unwrap().join().unwrap();
+    let mut client = stage.client();
+    let heard = client.hears_hangup();
+    assert!(heard.contains("no target at unix:"), "{heard}");
+    client.hears_the_end();
+    stage.end();
+}
