@@ -252,18 +252,46 @@ mod tests {
         }
     }
 
-    const WINDOW: usize = 4 << 20;
+    const WINDOW: Layout = match Layout::from_size_align(4 << 20, 4096) {
+        Ok(layout) => layout,
+        Err(_) => panic!("no such layout"),
+    };
 
-    /// A heap of `pages` pages over two windows that live for ever.
-    fn heap(pages: u64) -> Heap<Budget> {
-        let window = || {
-            let layout = Layout::from_size_align(WINDOW, 4096).unwrap();
-            // SAFETY: the size is not zero.
-            let start = unsafe { System.alloc(layout) };
-            ExecRange::from_len(ExecAddr(start.expose_provenance() as u64), WINDOW as u64).unwrap()
+    /// A heap, and the memory of its windows.
+    struct Rig {
+        heap: Heap<Budget>,
+        windows: [*mut u8; 2],
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            for window in self.windows {
+                // SAFETY: allocated so in `heap`, and nothing of it is used any more.
+                unsafe { System.dealloc(window, WINDOW) };
+            }
+        }
+    }
+
+    impl core::ops::Deref for Rig {
+        type Target = Heap<Budget>;
+
+        fn deref(&self) -> &Self::Target {
+            &self.heap
+        }
+    }
+
+    /// A heap of `pages` pages.
+    fn heap(pages: u64) -> Rig {
+        // SAFETY: the size is not zero.
+        let windows = [(); 2].map(|()| unsafe { System.alloc(WINDOW) });
+        let range = |start: *mut u8| {
+            let start = ExecAddr(start.expose_provenance() as u64);
+            ExecRange::from_len(start, WINDOW.size() as u64).unwrap()
         };
+        let [small, large] = windows.map(range);
         // SAFETY: the windows are this heap's alone.
-        unsafe { Heap::new(Budget(Mutex::new(pages)), window(), window()) }
+        let heap = unsafe { Heap::new(Budget(Mutex::new(pages)), small, large) };
+        Rig { heap, windows }
     }
 
     fn layout(size: usize) -> Layout {
@@ -299,14 +327,14 @@ mod tests {
     #[test]
     fn small_blocks_are_reused_and_grow_by_what_is_there() {
         let heap = heap(20);
-        let blocks: Vec<*mut u8> = (0..1000).map(|_| alloc(&heap, 64)).collect();
+        let blocks: Vec<*mut u8> = (0..250).map(|_| alloc(&heap, 256)).collect();
         assert!(blocks.iter().all(|block| !block.is_null()));
         assert_eq!(left(&heap), 4);
         // Fewer pages are left than it likes to take at once.
         assert!(!alloc(&heap, 10_000).is_null());
         assert!(alloc(&heap, 30_000).is_null());
         for block in blocks {
-            free(&heap, block, 64);
+            free(&heap, block, 256);
         }
         assert!(!alloc(&heap, 30_000).is_null());
     }
@@ -349,7 +377,7 @@ mod tests {
             assert_eq!(block, dirty);
             // SAFETY: the block has that many bytes.
             let bytes = unsafe { core::slice::from_raw_parts(block, size) };
-            assert!(bytes.iter().all(|byte| *byte == 0));
+            assert!(bytes == std::vec![0; size]);
         }
     }
 }

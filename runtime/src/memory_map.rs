@@ -130,10 +130,10 @@ mod tests {
     #[test]
     fn more_ranges_than_fit_lose_the_smallest() {
         let map: StdVec<MemoryRegion> =
-            (1..=100).map(|number| region(number << 24, (number << 24) + number * Frame::BYTES, true)).collect();
+            (1..=70).map(|number| region(number << 24, (number << 24) + number * Frame::BYTES, true)).collect();
         let ranges = usable(&map, image(0, 0));
         assert_eq!(ranges.len(), MOST_RANGES);
-        assert!(ranges.iter().all(|range| range.len() > 36 * Frame::BYTES));
+        assert!(ranges.iter().all(|range| range.len() > 6 * Frame::BYTES));
     }
 
     #[test]

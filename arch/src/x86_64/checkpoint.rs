@@ -91,11 +91,12 @@ pub fn depth() -> usize {
 
 /// Ends the innermost call with `fault`: notes it there and says where the interrupted context must go on.
 ///
-/// For trap handlers. `None` when no call is active: then the fault is the runtime's own.
+/// For trap handlers. `None` when the fault is the runtime's own: no call is active, or the runtime is using its stack for
+/// a function that loaded code called ([`on_runtime_stack`]). It may hold locks there, which nobody would give back.
 ///
 /// # Safety
 /// The handler must resume at the returned place, at once, if there is one. No lock may be held and no destructor be
-/// pending in the frames between the checkpoint and the trap: they are never run.
+/// pending in the frames that runtime functions have on the stack of the loaded code: they are never run.
 #[must_use = "the interrupted context must go on at the place returned"]
 pub unsafe fn recover(fault: Fault) -> Option<Resume> {
     let checkpoint = INNERMOST.load(Ordering::Relaxed);
@@ -104,6 +105,9 @@ pub unsafe fn recover(fault: Fault) -> Option<Resume> {
     }
     // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended, so nobody else accesses it.
     let checkpoint = unsafe { &mut *checkpoint };
+    if checkpoint.lent != 0 {
+        return None;
+    }
     checkpoint.fault = Some(fault);
     let ip: unsafe extern "C" fn() -> ! = resume;
     Some(Resume { ip: ip as usize as u64, sp: checkpoint.sp })
@@ -254,5 +258,6 @@ unsafe extern "C" fn switch_stack(sp: u64, f: unsafe extern "C" fn(*mut ()), arg
     )
 }
 
-#[cfg(test)]
+// Miri does not run assembly.
+#[cfg(all(test, not(miri)))]
 mod tests;

@@ -18,8 +18,9 @@ const MOST_LOOKS: usize = 100_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: u64,
-    counts: u64,
-    nanoseconds: u64,
+    /// Nanoseconds per count, in units of 2^-32: the line is polled between two looks at the clock, and a division of 128
+    /// bits would slow it down.
+    scale: u64,
     measured: bool,
 }
 
@@ -32,7 +33,7 @@ impl Clock {
         TIMER_COMMAND.write(0x34);
         TIMER_DATA.write(0);
         TIMER_DATA.write(0);
-        let guess = Self { started, counts: 1, nanoseconds: 1, measured: false };
+        let guess = Self { started, scale: 1 << 32, measured: false };
         let (first_ticks, first) = sample();
         for _ in 0..MOST_LOOKS {
             let (ticks, now) = sample();
@@ -40,7 +41,9 @@ impl Clock {
             let passed = u64::from(first_ticks.wrapping_sub(ticks));
             if passed >= MEASURED_TICKS {
                 let counts = now.saturating_sub(first).max(1);
-                return Self { counts, nanoseconds: passed * 1_000_000_000 / TIMER_HZ, measured: true, ..guess };
+                // At most 65536 ticks, less than 2^26 nanoseconds.
+                let nanoseconds = passed * 1_000_000_000 / TIMER_HZ;
+                return Self { scale: (nanoseconds << 32) / counts, measured: true, ..guess };
             }
         }
         guess
@@ -56,7 +59,7 @@ impl Clock {
     #[must_use]
     pub fn uptime_ns(&self) -> u64 {
         let counts = cpu::timestamp().saturating_sub(self.started);
-        let ns = u128::from(counts) * u128::from(self.nanoseconds) / u128::from(self.counts);
+        let ns = (u128::from(counts) * u128::from(self.scale)) >> 32;
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 }

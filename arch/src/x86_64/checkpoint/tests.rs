@@ -139,6 +139,26 @@ fn calls_nest_on_the_runtime_stack() {
 }
 
 #[test]
+fn a_fault_on_the_runtime_stack_is_the_runtimes_own() {
+    unsafe extern "C" fn fail(found: *mut ()) {
+        // SAFETY: nothing was resumed by the time this returns, because there is no place to resume at.
+        let place = unsafe { recover(fault(1)) };
+        // SAFETY: `found` is a `bool`.
+        unsafe { found.cast::<bool>().write(place.is_none()) };
+    }
+    extern "C" fn ask(found: u64, _: u64, _: u64, _: u64) -> u64 {
+        // SAFETY: `fail` takes a `bool`.
+        unsafe { on_runtime_stack(fail, found as *mut ()) };
+        5
+    }
+    let _turn = turn();
+    let stack = Stack::new();
+    let mut found = false;
+    assert_eq!(run(&stack, ask, [&raw mut found as u64, 0, 0, 0]).map(|pair| pair[0]), Ok(5));
+    assert!(found);
+}
+
+#[test]
 fn the_runtime_stack_is_lent_once() {
     unsafe extern "C" fn outer(found: *mut ()) {
         let here = address_of_a_local();

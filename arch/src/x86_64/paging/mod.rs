@@ -11,7 +11,8 @@
 
 mod edit;
 mod entry;
-#[cfg(test)]
+// There is no unsafe code here for Miri to judge, and it takes minutes.
+#[cfg(all(test, not(miri)))]
 mod tests;
 
 use core::fmt;

@@ -216,7 +216,7 @@ fn random_changes_agree_with_a_model() {
     // 2048 pages around the border of two 1 GiB entries: four 2 MiB entries, two of them whole.
     let base = GIB - 1024 * PAGE;
     let pages = 2048;
-    let rounds = if cfg!(miri) { 20 } else { 1500 };
+    let rounds = 1500;
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     let (mut memory, mut tables) = set_up(700);
     let mut model: BTreeMap<u64, Mapping> = BTreeMap::new();
