@@ -259,5 +259,6 @@ unsafe extern "C" fn switch_stack(sp: u64, f: unsafe extern "C" fn(*mut ()), arg
 }
 
 // Miri does not run assembly.
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests;

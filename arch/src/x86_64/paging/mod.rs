@@ -12,7 +12,8 @@
 mod edit;
 mod entry;
 // There is no unsafe code here for Miri to judge, and it takes minutes.
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests;
 
 use core::fmt;
