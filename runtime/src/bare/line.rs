@@ -7,8 +7,6 @@ use crate::line::{Line, LineError, Patience};
 
 /// How long the peer may be silent inside a message.
 const STALL_MILLIS: u64 = 10_000;
-/// How long to poll for the next burst before sleeping until it comes: about what QEMU takes to bring one.
-const POLL_NS: u64 = 60_000;
 /// How long the line must be quiet to count as drained.
 const QUIET_MILLIS: u64 = 100;
 
@@ -32,17 +30,14 @@ impl SerialLine {
 
     /// Reads what comes within `millis`; 0 when nothing does.
     fn read_within(&self, out: &mut [u8], millis: u64) -> usize {
-        let start = self.clock.uptime_ns();
-        let deadline = start.saturating_add(millis.saturating_mul(1_000_000));
-        // Without a timer nothing would end the sleep when the peer falls silent.
-        let sleep_from = if self.clock.is_measured() { start.saturating_add(POLL_NS) } else { u64::MAX };
+        let deadline = self.clock.uptime_ns().saturating_add(millis.saturating_mul(1_000_000));
         loop {
             let count = uart::LINE.receive(out);
-            let now = self.clock.uptime_ns();
-            if count > 0 || now >= deadline {
+            if count > 0 || self.clock.uptime_ns() >= deadline {
                 return count;
             }
-            if now >= sleep_from {
+            // A clock that was not measured means a board without the timer: nothing would end the sleep of a silent line.
+            if self.clock.is_measured() {
                 uart::LINE.sleep_or_tick(out.len());
             }
         }
