@@ -124,8 +124,13 @@ fn look_up(caller: &Caller, layout: &Layout<'_>) -> Result<Externals, LaunchErro
     }
     let peer = caller.peer();
     let instance = peer.instance(Instance::DylibManager).ok_or(LaunchError::NoDylibManager)?;
-    let reply = caller.call::<Open>(&OpenArgs { instance, path: Text::new(""), mode: 0 })?;
-    let handle = reply.read()?.0.map_err(refused)?;
+    let handle = match peer.library() {
+        Some(handle) => handle,
+        None => {
+            let reply = caller.call::<Open>(&OpenArgs { instance, path: Text::new(""), mode: 0 })?;
+            reply.read()?.0.map_err(refused)?
+        }
+    };
     // None is required: a missing one is the link's to report, with its referrers.
     let queries: Vec<_> = names.iter().map(|name| SymbolQuery { name: Text::new(name), required: false }).collect();
     let symbols = Seq::new(&queries);

@@ -313,6 +313,8 @@ impl WrapperId {
 pub mod map_key {
     /// The largest message the executor takes, header included: `u64`, in bytes.
     pub const MAX_MESSAGE: &str = "graft.max_message";
+    /// The handle that `open` returns for the empty path, the executor itself: `ExecAddr`. It saves asking.
+    pub const LIBRARY: &str = "graft.library";
     /// The runtime's version: `Text`.
     pub const VERSION: &str = "graft.version";
 }

@@ -256,7 +256,12 @@ impl<P: Platform, L: Line> Executor<P, L> {
         let limit = self.channel.limit().to_le_bytes();
         let mut version = [0; 64];
         let version = encode(&Text::new(VERSION), &mut version).unwrap_or(&[]);
-        let map = [(Text::new(map_key::MAX_MESSAGE), Blob(&limit)), (Text::new(map_key::VERSION), Blob(version))];
+        let library = token::SELF_HANDLE.0.to_le_bytes();
+        let map = [
+            (Text::new(map_key::MAX_MESSAGE), Blob(&limit)),
+            (Text::new(map_key::LIBRARY), Blob(&library)),
+            (Text::new(map_key::VERSION), Blob(version)),
+        ];
         let setup = Message::Setup(Setup {
             triple: Text::new(self.platform.triple()),
             page_size: self.platform.page_size(),

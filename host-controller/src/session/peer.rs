@@ -82,6 +82,12 @@ impl Peer {
         self.map.get(map_key::MAX_MESSAGE.as_bytes()).and_then(|blob| decode::<u64>(blob).ok()).unwrap_or(u64::MAX)
     }
 
+    /// The handle of the executor itself as a library, when it says so without being asked.
+    #[must_use]
+    pub fn library(&self) -> Option<ExecAddr> {
+        self.map.get(map_key::LIBRARY.as_bytes()).and_then(|blob| decode(blob).ok())
+    }
+
     fn first(&self, names: &[Name]) -> Option<ExecAddr> {
         names
             .iter()
