@@ -38,10 +38,18 @@ impl LogTail {
         lines.push_back(line.to_owned());
     }
 
+    /// The lines, behind an error.
     fn describe(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shown: String = lines.iter().map(|line| format!("\n  {line}")).collect();
         if shown.is_empty() { shown } else { format!("; the executor's log ends with:{shown}") }
+    }
+
+    /// Why the executor could not start, when its boot check says so.
+    fn boot_failure(&self) -> Option<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = lines.iter().rev().find_map(|line| line.find("cannot start: ").map(|at| line.split_at(at).1));
+        text.map(str::to_owned)
     }
 }
 
@@ -68,22 +76,32 @@ impl Attached {
             }
             Err(error) => {
                 let gone = matches!(error, OpenError::Ended(End::Closed | End::Broken(_)));
-                let how = how_it_ended(&mut side, gone);
+                let how = if gone { side.how_it_ended(END_LIMIT) } else { None };
                 side.end(Duration::ZERO);
-                Err(anyhow::anyhow!("{error} ({target}){how}{}", log.describe()))
+                Err(match (log.boot_failure(), how) {
+                    (Some(failure), how) => {
+                        let how = how.map_or_else(String::new, |how| format!("; {how}"));
+                        anyhow::anyhow!("the executor {failure} ({target}{how})")
+                    }
+                    (None, Some(how)) => {
+                        anyhow::anyhow!("{how} before its executor introduced itself ({target}){}", log.describe())
+                    }
+                    (None, None) => anyhow::anyhow!("{error} ({target}){}", log.describe()),
+                })
             }
         }
     }
 
-    /// What else is known when a call failed: how the executor's process ended, and what it logged last.
-    pub(crate) fn circumstances(&mut self, error: &CallError) -> String {
-        let gone = matches!(error.end(), Some(End::Closed | End::Broken(_)));
-        let told = matches!(error.end(), Some(End::HungUp | End::HungUpBecause(_)));
-        if !gone && !told {
-            return String::new();
+    /// A failed call with what else is known: how the executor's process ended, and what it logged last.
+    pub(crate) fn explain(&mut self, error: &CallError) -> anyhow::Error {
+        let CallError::Ended { wrapper, end } = error else { return anyhow::Error::new(error.clone()) };
+        let gone = matches!(end, End::Closed | End::Broken(_));
+        let how = if gone { self.side.how_it_ended(END_LIMIT) } else { None };
+        let log = self.log.describe();
+        match how {
+            Some(how) => anyhow::anyhow!("{how} while a call of {wrapper:?} was unanswered{log}"),
+            None => anyhow::anyhow!("{error}{log}"),
         }
-        let how = how_it_ended(&mut self.side, gone);
-        how + &self.log.describe()
     }
 
     /// The signal that ended an executor in whose process the loaded code ran.
@@ -104,9 +122,4 @@ impl Attached {
         self.side.end(Duration::ZERO);
         figures
     }
-}
-
-fn how_it_ended(side: &mut SideChannels, gone: bool) -> String {
-    let end = if gone { side.how_it_ended(END_LIMIT) } else { None };
-    end.map_or_else(String::new, |end| format!("; {end}"))
 }

@@ -22,10 +22,7 @@ pub(crate) fn run(_: &Args, target: &Target, report: Report) -> anyhow::Result<u
         None => None,
         Some(_) => match attached.session.call::<Info>(&Void) {
             Ok(reply) => Some(reply),
-            Err(error) => {
-                let circumstances = attached.circumstances(&error);
-                anyhow::bail!("{error}{circumstances}");
-            }
+            Err(error) => return Err(attached.explain(&error)),
         },
     };
     let info = reply.as_ref().map(|reply| reply.read()).transpose()?;

@@ -136,8 +136,7 @@ fn in_session(
                 report.event("crash", vec![("signal", i64::from(signal).into()), ("exit_code", code.into())], &text);
                 return Ok(code);
             }
-            let circumstances = attached.circumstances(&error);
-            Err(anyhow::anyhow!("{error}{circumstances}"))
+            Err(attached.explain(&error))
         }
         Err(error) => Err(error.into()),
     }

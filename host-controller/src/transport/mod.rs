@@ -95,7 +95,11 @@ impl Process {
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Option<String> {
         match self {
-            Self::Machine(process) => process.wait_exit(limit).map(|end| format!("QEMU {end}")),
+            Self::Machine(process) => process.wait_exit(limit).map(|end| {
+                let stderr = process.stderr();
+                let said = if stderr.trim().is_empty() { "" } else { ": " };
+                format!("QEMU {end}{said}{}", stderr.trim())
+            }),
             Self::Child(child) => child.wait(limit).map(|end| format!("the executor's process {end}")),
         }
     }
