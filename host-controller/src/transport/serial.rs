@@ -51,3 +51,44 @@ impl<P: Read> Read for Listening<P> {
         Ok(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::thread;
+
+    use graft_protocol::{Message, Setup};
+    use serialport::TTYPort;
+
+    use super::*;
+    use crate::session::{DEFAULT_LIMIT, MessageReader, Session, WholeMessage};
+
+    #[test]
+    fn a_board_that_spoke_before_anybody_listened_is_asked_again() {
+        let (mut board, line) = TTYPort::pair().unwrap();
+        board.set_timeout(Duration::from_secs(10)).unwrap();
+        board.write_all(b"a boot message, and half of a Set").unwrap();
+        let device = line.name().unwrap();
+        drop(line);
+        let board = thread::spawn(move || {
+            let mut writer = board.try_clone_native().unwrap();
+            let mut reader = MessageReader::new(board, DEFAULT_LIMIT);
+            assert!(matches!(reader.next_message().unwrap().unwrap().message(), Message::Hangup(_)));
+            let setup = Setup { page_size: 4096, ..Setup::default() };
+            writer.write_all(WholeMessage::new(&Message::Setup(setup)).bytes()).unwrap();
+            assert!(matches!(reader.next_message().unwrap().unwrap().message(), Message::Hangup(_)));
+        });
+        let connection = connect(&device, 115_200).unwrap();
+        let options = connection.options();
+        let session = Session::open(connection.wire, options).unwrap();
+        assert_eq!(session.peer().page_size(), 4096);
+        session.finish();
+        board.join().unwrap();
+    }
+
+    #[test]
+    fn a_missing_device_is_named() {
+        let error = connect("/dev/no-such-line", 9600).unwrap_err().to_string();
+        assert!(error.starts_with("no target at serial:/dev/no-such-line@9600: "), "{error}");
+    }
+}
