@@ -71,8 +71,10 @@ pub struct Placed<'l> {
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Its entry returned, or it called `exit`.
+    /// Its entry returned.
     Returned(i64),
+    /// It called `exit`, in whatever function of it.
+    Exited(i64),
     /// It faulted; the executor goes on.
     Faulted(Fault),
 }
@@ -228,7 +230,9 @@ impl Runner<'_> {
         })
     }
 
-    /// Calls everything in order. A fault ends the sequence.
+    /// Calls everything in order. A fault ends the sequence, and so does an `exit` outside of the entry, as far as the
+    /// executor tells it from a return; LLVM's executors do not know `exit`. After an `exit` in the entry the finalizers
+    /// run, as C has it.
     fn sequence(
         &self,
         before: impl Iterator<Item = ExecAddr>,
@@ -236,8 +240,8 @@ impl Runner<'_> {
         after: impl Iterator<Item = ExecAddr>,
     ) -> Result<Ending, LaunchError> {
         for function in before {
-            if let faulted @ Ending::Faulted(_) = self.function(function)? {
-                return Ok(faulted);
+            if let ended @ (Ending::Faulted(_) | Ending::Exited(_)) = self.function(function)? {
+                return Ok(ended);
             }
         }
         let ending = self.main(entry)?;
@@ -245,8 +249,8 @@ impl Runner<'_> {
             return Ok(ending);
         }
         for function in after {
-            if let faulted @ Ending::Faulted(_) = self.function(function)? {
-                return Ok(faulted);
+            if let ended @ (Ending::Faulted(_) | Ending::Exited(_)) = self.function(function)? {
+                return Ok(ended);
             }
         }
         Ok(ending)
@@ -260,7 +264,7 @@ impl Runner<'_> {
         Ok(Ending::Returned(self.wait(pending)?.read()?))
     }
 
-    /// Calls an initializer or a finalizer, whose result means nothing. Where there is a choice it is called as `main`
+    /// Calls an initializer or a finalizer: what it returns means nothing, how it ends does. Where there is a choice it is called as `main`
     /// is: C libraries pass initializers the same arguments, and its console goes the same way.
     fn function(&self, function: ExecAddr) -> Result<Ending, LaunchError> {
         if self.caller.peer().wrapper(WrapperId::CallMain).is_some() {
@@ -274,6 +278,7 @@ impl Runner<'_> {
 fn ending(reply: &Reply<CallMain>) -> Result<Ending, LaunchError> {
     match reply.read()? {
         CallOutcome::Returned(value) => Ok(Ending::Returned(value)),
+        CallOutcome::Exited(value) => Ok(Ending::Exited(value)),
         CallOutcome::Faulted(fault) => Ok(Ending::Faulted(fault)),
         CallOutcome::Refused(text) => Err(LaunchError::Refused(text.to_string())),
     }

@@ -7,6 +7,10 @@ use core::fmt;
 
 use crate::addr::ExecAddr;
 
+/// What a line of the executor's log says that reports a fault: stock controllers are told of it too late to print it, so
+/// whoever serves them reads it there.
+pub const FAULT_LINE: &str = "loaded code faulted: ";
+
 /// What went wrong. The first 32 numbers are the x86 exception vectors (SDM 3A, table 6-1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]

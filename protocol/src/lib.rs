@@ -33,7 +33,7 @@ mod wrappers;
 pub use addr::{ExecAddr, ExecRange};
 pub use codec::{Blob, BufferTooSmall, Decode, DecodeError, Encode, Expected, Limits, Outcome, Reader, Seq, SeqIter};
 pub use codec::{Text, Void, Writer, decode, decode_with, encode, encoded_len};
-pub use fault::{Fault, FaultKind};
+pub use fault::{FAULT_LINE, Fault, FaultKind};
 pub use message::{Header, Message, MessageError, Setup};
 pub use opcode::Opcode;
 pub use prot::{AllocGroup, AllocGroupError, Lifetime, Prot};

@@ -196,12 +196,14 @@ record! {
 /// How a call into loaded code ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome<'a> {
-    /// It returned, or called `exit`, with this value.
+    /// It returned this value.
     Returned(i64),
     /// It faulted; the executor goes on.
     Faulted(Fault),
     /// It was never made, for this reason.
     Refused(Text<'a>),
+    /// It called `exit` with this value.
+    Exited(i64),
 }
 
 impl<'a> Decode<'a> for CallOutcome<'a> {
@@ -212,6 +214,7 @@ impl<'a> Decode<'a> for CallOutcome<'a> {
             0 => reader.value().map(Self::Returned),
             1 => reader.value().map(Self::Faulted),
             2 => reader.value().map(Self::Refused),
+            3 => reader.value().map(Self::Exited),
             other => Err(DecodeError::BadTag(other)),
         }
     }
@@ -223,6 +226,7 @@ impl Encode for CallOutcome<'_> {
             Self::Returned(value) => writer.value(&(0_u8, *value)),
             Self::Faulted(fault) => writer.value(&(1_u8, *fault)),
             Self::Refused(text) => writer.value(&(2_u8, *text)),
+            Self::Exited(value) => writer.value(&(3_u8, *value)),
         }
     }
 }

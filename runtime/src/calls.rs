@@ -6,6 +6,7 @@
 
 use alloc::vec::Vec;
 
+use crate::run::Way;
 use crate::session::SessionEnd;
 
 /// Set in the numbers of console calls.
@@ -41,6 +42,7 @@ pub(crate) struct Calls {
     end: Option<SessionEnd>,
     main_done: bool,
     newer_dialect: bool,
+    exited: bool,
 }
 
 impl Calls {
@@ -55,6 +57,7 @@ impl Calls {
             end: None,
             main_done: false,
             newer_dialect: false,
+            exited: false,
         }
     }
 
@@ -92,6 +95,11 @@ impl Calls {
         !self.newer_dialect
     }
 
+    /// Notes that loaded code called `exit`, which ends the innermost call.
+    pub(crate) const fn set_exited(&mut self) {
+        self.exited = true;
+    }
+
     /// One more, unless there are `limit` already.
     pub(crate) const fn enter(&mut self, limit: usize) -> bool {
         let allowed = self.depth < limit;
@@ -101,8 +109,10 @@ impl Calls {
         allowed
     }
 
-    pub(crate) const fn leave(&mut self) {
+    /// One less; says how the innermost was left.
+    pub(crate) const fn leave(&mut self) -> Way {
         self.depth = self.depth.saturating_sub(1);
+        if core::mem::replace(&mut self.exited, false) { Way::Exited } else { Way::Returned }
     }
 
     /// Notes that the controller's call `seq_no` is being served; `false` when one of that number is already.

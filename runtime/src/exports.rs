@@ -239,6 +239,7 @@ pub fn is_block(block: *const u8) -> bool {
 
 /// `void exit(int value)`: ends the call into loaded code with that value.
 extern "C" fn exit(value: i32) -> ! {
+    serve((), |services| services.note_exit());
     // SAFETY: nothing is locked or owned in this frame, nor in those of the loaded code as far as the runtime knows.
     unsafe { checkpoint::abandon(Ok([i64::from(value).cast_unsigned(), 0])) }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use alloc::vec::Vec;
 
-use graft_protocol::{CallMainArgs, ExecAddr, ExecRange, Fault, RunIntArgs, RunMainArgs, Seq, Text};
+use graft_protocol::{CallMainArgs, ExecAddr, ExecRange, FAULT_LINE, Fault, RunIntArgs, RunMainArgs, Seq, Text};
 
 use crate::executor::Executor;
 use crate::line::Line;
@@ -45,6 +45,14 @@ impl fmt::Display for CallError {
     }
 }
 
+/// How loaded code left a call without a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Returned,
+    /// By `exit`, which ends more than the function that was called: the program.
+    Exited,
+}
+
 /// What a wrapper function of loaded code returned.
 #[derive(Debug)]
 pub(crate) enum Blob {
@@ -66,28 +74,28 @@ impl<P: Platform, L: Line> Executor<P, L> {
     pub(crate) fn run_as_main(&self, args: &RunMainArgs<'_>) -> Result<i32, CallError> {
         let result = self.run_main(args.entry, &args.args);
         self.calls.lock().set_main_done();
-        result
+        result.map(|(value, _)| value)
     }
 
     /// Runs `int32_t f(void)`.
     pub(crate) fn run_as_void_function(&self, function: ExecAddr) -> Result<i32, CallError> {
-        self.enter(function, Entry::Void).map(to_int)
+        self.enter(function, Entry::Void).map(|(pair, _)| to_int(pair))
     }
 
     /// Runs `int32_t f(int32_t)`.
     pub(crate) fn run_as_int_function(&self, args: &RunIntArgs) -> Result<i32, CallError> {
-        self.enter(args.function, Entry::Int(args.arg)).map(to_int)
+        self.enter(args.function, Entry::Int(args.arg)).map(|(pair, _)| to_int(pair))
     }
 
     /// Runs `main` with its console going to the controller.
-    pub(crate) fn call_main(&self, args: &CallMainArgs<'_>) -> Result<i32, CallError> {
+    pub(crate) fn call_main(&self, args: &CallMainArgs<'_>) -> Result<(i32, Way), CallError> {
         let before = self.subscribe_console(args.console);
         let result = self.run_main(args.entry, &args.args);
         self.subscribe_console(before);
         result
     }
 
-    fn run_main(&self, entry: ExecAddr, args: &Seq<'_, Text<'_>>) -> Result<i32, CallError> {
+    fn run_main(&self, entry: ExecAddr, args: &Seq<'_, Text<'_>>) -> Result<(i32, Way), CallError> {
         let pointers = args.len().saturating_add(1).saturating_mul(8);
         let bytes = args.iter().map(|arg| arg.0.len() as u64 + 1).fold(pointers, u64::saturating_add);
         if bytes > MAX_ARGV {
@@ -97,12 +105,12 @@ impl<P: Platform, L: Line> Executor<P, L> {
         let count = usize::try_from(args.len()).unwrap_or(usize::MAX);
         argv.try_reserve_exact(count).map_err(|_| CallError::NoRecords(NoRecords))?;
         argv.extend(args.iter().map(|arg| arg.0));
-        self.enter(entry, Entry::Main { args: &argv }).map(to_int)
+        self.enter(entry, Entry::Main { args: &argv }).map(|(pair, way)| (to_int(pair), way))
     }
 
     /// Calls a wrapper function of loaded code and fetches what it returned; `Err` holds what it has to say instead.
     pub(crate) fn run_wrapper(&self, at: ExecAddr, args: &[u8]) -> Result<Blob, TextBuf> {
-        let [data, size] = self.enter(at, Entry::Wrapper { args }).map_err(TextBuf::of)?;
+        let ([data, size], _) = self.enter(at, Entry::Wrapper { args }).map_err(TextBuf::of)?;
         match usize::try_from(size) {
             Ok(0) if data == 0 => Ok(Blob::Inline { bytes: [0; 8], len: 0 }),
             // Size 0 and a pointer: a C string says why there is no result.
@@ -122,7 +130,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
     }
 
     /// Enters loaded code at `at`, if it may be entered there.
-    fn enter(&self, at: ExecAddr, entry: Entry<'_>) -> Result<ReturnPair, CallError> {
+    fn enter(&self, at: ExecAddr, entry: Entry<'_>) -> Result<(ReturnPair, Way), CallError> {
         if !self.memory.lock().is_executable(at) {
             return Err(CallError::NotExecutable { at });
         }
@@ -132,9 +140,9 @@ impl<P: Platform, L: Line> Executor<P, L> {
         }
         let result = self.platform.call(at, entry);
         self.flush_console();
-        self.calls.lock().leave();
-        result.map_err(|fault| {
-            self.log(format_args!("call of {at} ended: {fault}"));
+        let way = self.calls.lock().leave();
+        result.map(|pair| (pair, way)).map_err(|fault| {
+            self.log(format_args!("{FAULT_LINE}call of {at} ended: {fault}"));
             CallError::Fault(fault)
         })
     }

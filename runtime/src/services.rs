@@ -25,6 +25,9 @@ pub trait Services: Sync {
     /// Calls the controller's handler `tag`; the answer is in the C type of wrapper function results.
     fn call_controller(&self, tag: ExecAddr, args: &[u8]) -> ReturnPair;
 
+    /// Notes that the innermost call is about to end by `exit`.
+    fn note_exit(&self);
+
     /// Nanoseconds since the executor started.
     fn uptime_ns(&self) -> u64;
 }
@@ -48,6 +51,10 @@ impl<P: Platform + Sync, L: Line + Sync> Services for Executor<P, L> {
 
     fn call_controller(&self, tag: ExecAddr, args: &[u8]) -> ReturnPair {
         Self::call_controller(self, tag, args)
+    }
+
+    fn note_exit(&self) {
+        self.calls.lock().set_exited();
     }
 
     fn uptime_ns(&self) -> u64 {

@@ -180,10 +180,14 @@ fn place_and_execute(
 
 fn report_ending(ending: Ending, image: &Image<'_>, entry: &str, report: Report) -> u8 {
     match ending {
-        Ending::Returned(value) => {
+        Ending::Returned(value) | Ending::Exited(value) => {
             let code = exit::of_result(value);
             if report.is_json() || i64::from(code) != value {
-                let text = format!("`{entry}` returned {value}, which is exit code {code}");
+                let what = match ending {
+                    Ending::Exited(_) => String::from("the program called `exit` with"),
+                    _ => format!("`{entry}` returned"),
+                };
+                let text = format!("{what} {value}, which is exit code {code}");
                 report.event("result", vec![("value", value.into()), ("exit_code", code.into())], &text);
             }
             code

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use graft::relay::{Closing, Hooks, Listener, Relay};
 use graft::transport::{Target, fds};
+use graft_protocol::FAULT_LINE;
 
 use super::console::Console;
 use super::report::Report;
@@ -81,7 +82,7 @@ pub(crate) fn hooks(console: &Console, report: Report) -> Hooks {
         console: Arc::new(move |bytes| (sink.lock().unwrap_or_else(PoisonError::into_inner))(bytes)),
         log: Arc::new(move |line| {
             // How a call into loaded code ended badly: stock controllers are told too late to print it.
-            if line.contains("call of") && line.contains("ended:") {
+            if line.contains(FAULT_LINE) {
                 report.event("fault", vec![("line", line.into())], line);
             } else {
                 report.log(line);

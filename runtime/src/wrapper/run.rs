@@ -7,7 +7,7 @@ use crate::executor::Executor;
 use crate::line::Line;
 use crate::platform::Platform;
 use crate::reply::Reply;
-use crate::run::CallError;
+use crate::run::{CallError, Way};
 use crate::text::TextBuf;
 
 impl<P: Platform, L: Line> Executor<P, L> {
@@ -32,7 +32,8 @@ impl<P: Platform, L: Line> Executor<P, L> {
     fn call_call_main(&self, args: &[u8]) -> Reply {
         let text = match parse::<CallMainArgs<'_>>(args) {
             Ok(args) => match self.call_main(&args) {
-                Ok(value) => return Reply::of(&CallOutcome::Returned(i64::from(value))),
+                Ok((value, Way::Returned)) => return Reply::of(&CallOutcome::Returned(i64::from(value))),
+                Ok((value, Way::Exited)) => return Reply::of(&CallOutcome::Exited(i64::from(value))),
                 Err(CallError::Fault(fault)) => return Reply::of(&CallOutcome::Faulted(fault)),
                 Err(error) => TextBuf::of(error),
             },

@@ -23,6 +23,7 @@ pub(crate) const ECHO: u64 = 0x2_0000;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Returned(i64),
+    Exited(i64),
     Faulted(Fault),
     Refused(String),
 }
@@ -150,6 +151,7 @@ impl Client {
         let reply = self.call::<call::CallMain>(&args);
         match decode(&reply).unwrap() {
             CallOutcome::Returned(value) => End::Returned(value),
+            CallOutcome::Exited(value) => End::Exited(value),
             CallOutcome::Faulted(fault) => End::Faulted(fault),
             CallOutcome::Refused(text) => End::Refused(text.to_string()),
         }

@@ -158,7 +158,7 @@ fn exit_and_abort_end_the_call() {
     for name in ["exit", "_exit", "_Exit"] {
         let exit = client.find(name);
         let at = client.load(&patched(calls_with_small_number(), &[exit]), b"");
-        assert_eq!(client.run(at, &[]), End::Returned(9));
+        assert_eq!(client.run(at, &[]), End::Exited(9));
     }
     let abort = client.find("abort");
     let fault = faults(&mut client, &patched(calls_with_small_number(), &[abort]), FaultKind::ABORT);

@@ -1,8 +1,8 @@
 //! Running loaded code: arguments, results, faults, the console.
 
 use graft_protocol::{
-    Blob, CallMainArgs, CallOutcome, ExecAddr, FaultKind, InfoReply, RunIntArgs, RunMainArgs, Seq, Text, Void, call,
-    decode,
+    Blob, CallMainArgs, CallOutcome, ExecAddr, FAULT_LINE, FaultKind, InfoReply, RunIntArgs, RunMainArgs, Seq, Text,
+    Void, call, decode,
 };
 use graft_runtime::Entry;
 
@@ -58,11 +58,31 @@ fn a_fault_ends_the_call_and_nothing_else() {
     let at = c.load(&code);
     assert_eq!(c.run(at), None);
     let log = c.machine.log();
-    let expected = format!("call of {at:#x} ended: page fault reading 0x8 (not mapped), instruction at 0x10000010");
+    let expected =
+        format!("{FAULT_LINE}call of {at:#x} ended: page fault reading 0x8 (not mapped), instruction at 0x10000010");
     assert!(log.contains(&expected), "{log:?}");
     let reply = c.call::<call::CallMain>(&main_args(at, &[]));
     assert_eq!(decode::<CallOutcome<'_>>(&reply), Ok(CallOutcome::Faulted(page_fault)));
     c.check_good_load();
+    c.finish();
+}
+
+#[test]
+fn an_exit_is_told_from_a_return() {
+    let mut c = Controller::new();
+    let code = c.machine.code(|machine, _| {
+        machine.services().note_exit();
+        Ok([3, 0])
+    });
+    let at = c.load(&code);
+    let plain = c.machine.code(|_, _| Ok([4, 0]));
+    let plain = c.load(&plain);
+    // An exit in a call that cannot say so is none of the next one's.
+    assert_eq!(c.run(at), Some(3));
+    let reply = c.call::<call::CallMain>(&main_args(plain, &[]));
+    assert_eq!(decode::<CallOutcome<'_>>(&reply), Ok(CallOutcome::Returned(4)));
+    let reply = c.call::<call::CallMain>(&main_args(at, &[]));
+    assert_eq!(decode::<CallOutcome<'_>>(&reply), Ok(CallOutcome::Exited(3)));
     c.finish();
 }
 
