@@ -62,7 +62,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             message_limit: DEFAULT_LIMIT,
-            setup_patience: Duration::from_secs(10),
+            setup_patience: Duration::from_secs(20),
             nudge_after: None,
             patience: Duration::from_secs(60),
             note: Box::new(|_| {}),

@@ -84,7 +84,7 @@ impl Attached {
                         anyhow::anyhow!("the executor {failure} ({target}{how})")
                     }
                     (None, Some(how)) => {
-                        anyhow::anyhow!("{how} before its executor introduced itself ({target}){}", log.describe())
+                        anyhow::anyhow!("{how} before the executor introduced itself ({target}){}", log.describe())
                     }
                     (None, None) => anyhow::anyhow!("{error} ({target}){}", log.describe()),
                 })

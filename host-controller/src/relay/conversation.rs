@@ -7,12 +7,12 @@ use graft_protocol::{Message, Outcome};
 
 use super::ends::{End, Event, Heard, Side};
 use super::tracker::{Tracker, Verdict};
-use super::{BUSY_AFTER, Closing, FLUSH_LIMIT, Relay, hangup, hangup_in_order};
+use super::{BUSY_AFTER, Closing, Relay, hangup, hangup_in_order};
 use crate::session::WholeMessage;
 
 impl Relay {
     /// Passes messages between the executor, which has introduced itself, and a client until one of them is finished.
-    pub(super) fn converse(&mut self, client: End, closing: Closing) {
+    pub(super) fn converse(&mut self, client: &End, closing: Closing) {
         let Some(setup) = self.executor.as_mut().and_then(|executor| executor.setup.take()) else {
             return;
         };
@@ -50,20 +50,19 @@ impl Relay {
                 }
                 Event::Heard { side: Side::Client, number, heard } if number == client.number => {
                     last = Instant::now();
-                    if !self.client_says(heard, &mut tracker, &client, closing) {
+                    if !self.client_says(heard, &mut tracker, client, closing) {
                         break;
                     }
                 }
                 Event::Heard { side: Side::Executor, number, heard } if self.is_current(number) => {
                     last = Instant::now();
-                    if !self.executor_says(heard, &mut tracker, &client) {
+                    if !self.executor_says(heard, &mut tracker, client) {
                         break;
                     }
                 }
                 Event::Heard { .. } => {}
             }
         }
-        client.close(FLUSH_LIMIT);
     }
 
     /// The next event, or `None` after `wait`, or when a waiting client's time was up.

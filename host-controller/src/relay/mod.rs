@@ -29,7 +29,7 @@ use crate::transport::{ConnectError, SideChannels, Target};
 pub use listen::Listener;
 
 /// How long an executor may take to introduce itself the first time.
-const SETUP_LIMIT: Duration = Duration::from_secs(10);
+const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long an executor may take to clean up after a client.
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may wait while another is served.
@@ -210,8 +210,10 @@ impl Relay {
             client.close(FLUSH_LIMIT);
             return Err(error);
         }
-        self.converse(client, closing);
+        self.converse(&client, closing);
+        // First, so that everything the program wrote is out before the client goes on.
         self.drop_executor();
+        client.close(FLUSH_LIMIT);
         Ok(())
     }
 
@@ -244,7 +246,8 @@ impl Relay {
                 continue;
             }
             (self.hooks.note)("a client is served");
-            self.converse(client, closing);
+            self.converse(&client, closing);
+            client.close(FLUSH_LIMIT);
             if once || self.stopping {
                 break;
             }
