@@ -47,7 +47,7 @@ pub fn find(name: &[u8]) -> Option<ExecAddr> {
         ("free", free as *const ()),
         ("realloc", realloc as *const ()),
         ("aligned_alloc", aligned_alloc as *const ()),
-        ("abort", abort as *const ()),
+        ("abort", checkpoint::abort_from_caller as *const ()),
         ("exit", exit as *const ()),
         ("_exit", exit as *const ()),
         ("_Exit", exit as *const ()),
@@ -242,24 +242,6 @@ extern "C" fn exit(value: i32) -> ! {
     serve((), |services| services.note_exit());
     // SAFETY: nothing is locked or owned in this frame, nor in those of the loaded code as far as the runtime knows.
     unsafe { checkpoint::abandon(Ok([i64::from(value).cast_unsigned(), 0])) }
-}
-
-/// `void abort(void)`: ends the call into loaded code with a fault at its caller.
-#[unsafe(naked)]
-extern "C" fn abort() -> ! {
-    extern "C" fn abort_at(ip: u64, sp: u64) -> ! {
-        // SAFETY: as in `exit`.
-        unsafe { checkpoint::abandon(Err(checkpoint::aborted(ip, sp))) }
-    }
-    // The return address is the only trace of the caller. The stack is aligned afresh: this never returns.
-    core::arch::naked_asm!(
-        "mov rdi, [rsp]",
-        "lea rsi, [rsp + 8]",
-        "and rsp, -16",
-        "call {abort_at}",
-        "ud2",
-        abort_at = sym abort_at,
-    )
 }
 
 /// `uint64_t graft_uptime_ns(void)`: nanoseconds since the executor started.

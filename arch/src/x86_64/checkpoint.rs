@@ -26,7 +26,8 @@ struct Checkpoint {
     /// The caller's stack pointer; its saved registers lie right there.
     sp: u64,
     outer: *mut Self,
-    /// Whether [`on_runtime_stack`] is using the stack below `sp`.
+    /// Whether the stack below `sp` is in use by [`on_runtime_stack`]. Written on that stack only, so that a fault while
+    /// it is 0 is the loaded code's, also when its stack runs out on the way here.
     lent: u64,
     /// What the call returned, when `fault` is none.
     result: ReturnPair,
@@ -103,14 +104,16 @@ pub unsafe fn recover(fault: Fault) -> Option<Resume> {
     if checkpoint.is_null() {
         return None;
     }
-    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended, so nobody else accesses it.
-    let checkpoint = unsafe { &mut *checkpoint };
-    if checkpoint.lent != 0 {
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended. No reference to it: a trap comes
+    // between any two instructions of this module.
+    if unsafe { (*checkpoint).lent } != 0 {
         return None;
     }
-    checkpoint.fault = Some(fault);
+    // SAFETY: as above.
+    unsafe { (*checkpoint).fault = Some(fault) };
     let ip: unsafe extern "C" fn() -> ! = resume;
-    Some(Resume { ip: ip as usize as u64, sp: checkpoint.sp })
+    // SAFETY: as above.
+    Some(Resume { ip: ip as usize as u64, sp: unsafe { (*checkpoint).sp } })
 }
 
 /// Ends the innermost call from inside, with a value or with a fault, as `exit` and `abort` do.
@@ -125,15 +128,14 @@ pub unsafe fn abandon(outcome: Result<ReturnPair, Fault>) -> ! {
         // SAFETY: raises #UD, which no call can be blamed for; the trap handler ends the program.
         unsafe { core::arch::asm!("ud2", options(noreturn, nomem, nostack)) }
     }
-    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended, so nobody else accesses it.
-    let checkpoint = unsafe { &mut *checkpoint };
-    match outcome {
-        Ok(pair) => {
-            checkpoint.result = pair;
-            checkpoint.fault = None;
-        }
-        Err(fault) => checkpoint.fault = Some(fault),
-    }
+    let (result, fault) = match outcome {
+        Ok(pair) => (pair, None),
+        Err(fault) => ([0; 2], Some(fault)),
+    };
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
+    unsafe { (*checkpoint).result = result };
+    // SAFETY: as above.
+    unsafe { (*checkpoint).fault = fault };
     // SAFETY: a call is active; the caller promises that the frames jumped over own nothing.
     unsafe { resume() }
 }
@@ -144,6 +146,26 @@ pub const fn aborted(ip: u64, sp: u64) -> Fault {
     Fault { kind: FaultKind::ABORT, ip: ExecAddr(ip), sp: ExecAddr(sp), address: ExecAddr::NULL, code: 0 }
 }
 
+/// The C function `abort`, for loaded code to call: ends the innermost call with the fault [`aborted`] at its caller.
+///
+/// Callers give their stack up: in the frames between the checkpoint and there, nothing may be locked or owned.
+#[unsafe(naked)]
+pub extern "C" fn abort_from_caller() -> ! {
+    extern "C" fn abort_at(ip: u64, sp: u64) -> ! {
+        // SAFETY: called by loaded code alone, whose frames own nothing of the runtime's.
+        unsafe { abandon(Err(aborted(ip, sp))) }
+    }
+    // The return address is the only trace of the caller. The stack is aligned afresh: this never returns.
+    naked_asm!(
+        "mov rdi, [rsp]",
+        "lea rsi, [rsp + 8]",
+        "and rsp, -16",
+        "call {abort_at}",
+        "ud2",
+        abort_at = sym abort_at,
+    )
+}
+
 /// Runs `f(arg)` on the runtime's own stack, below the innermost checkpoint, and comes back.
 ///
 /// Called there already (or with no call active), it runs `f` right where it is. `f` may use [`call`] again.
@@ -152,23 +174,14 @@ pub const fn aborted(ip: u64, sp: u64) -> Fault {
 /// `f` must be safe to call with `arg`. `f` must not unwind.
 pub unsafe fn on_runtime_stack(f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
     let checkpoint = INNERMOST.load(Ordering::Relaxed);
-    let sp = if checkpoint.is_null() {
-        0
-    } else {
-        // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
-        let checkpoint = unsafe { &mut *checkpoint };
-        if checkpoint.lent != 0 { 0 } else { checkpoint.sp }
-    };
-    if sp == 0 {
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
+    if checkpoint.is_null() || unsafe { (*checkpoint).lent } != 0 {
         // SAFETY: the caller's promise.
         return unsafe { f(arg) };
     }
-    // SAFETY: as above; the reference made there is gone.
-    unsafe { (*checkpoint).lent = 1 };
-    // SAFETY: the runtime's stack is idle below `sp` until the innermost call ends, and `lent` keeps others off it.
-    unsafe { switch_stack(sp, f, arg) };
-    // SAFETY: `f` returned, so every call made inside it is over and this checkpoint is the innermost again.
-    unsafe { (*checkpoint).lent = 0 };
+    // SAFETY: the runtime's stack is idle below the checkpoint until the innermost call ends, and `lent` keeps others off
+    // it. `f` returns with every call made inside it over, so that this checkpoint is the innermost again.
+    unsafe { switch_stack(checkpoint, f, arg) };
 }
 
 /// Saves the caller, makes `checkpoint` the innermost, and calls `entry` on the other stack.
@@ -240,21 +253,29 @@ unsafe extern "C" fn resume() -> ! {
     )
 }
 
-/// Calls `f(arg)` with the stack pointer at `sp` and comes back to the stack it was called on.
+/// Calls `f(arg)` on the stack below `checkpoint`, which is lent meanwhile, and comes back to the stack it was called on.
 #[unsafe(naked)]
-unsafe extern "C" fn switch_stack(sp: u64, f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
+unsafe extern "C" fn switch_stack(checkpoint: *mut Checkpoint, f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
     naked_asm!(
         "push rbp",
         "mov rbp, rsp",
-        "mov rsp, rdi",
-        "and rsp, -16",
+        "push rbx",
+        "mov rbx, rdi",
         // Loaded code may have called us with the direction flag set.
         "cld",
+        "mov rsp, [rbx + {sp}]",
+        "and rsp, -16",
+        // From here to the other store a fault is the runtime's own: neither touches the loaded code's stack.
+        "mov qword ptr [rbx + {lent}], 1",
         "mov rdi, rdx",
         "call rsi",
-        "mov rsp, rbp",
+        "mov qword ptr [rbx + {lent}], 0",
+        "lea rsp, [rbp - 8]",
+        "pop rbx",
         "pop rbp",
         "ret",
+        sp = const offset_of!(Checkpoint, sp),
+        lent = const offset_of!(Checkpoint, lent),
     )
 }
 

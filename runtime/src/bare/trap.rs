@@ -24,8 +24,8 @@ extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
         // Whoever holds the lock is the executor, and would never give it back.
         Filled::Locked => die(ExitCode::Fault, format_args!("the executor failed: {}", trap.classify(None))),
     };
-    // SAFETY: the frame goes on at the place returned. Loaded code's frames own nothing, and the executor's functions that
-    // touch loaded memory on its stack own nothing while they do.
+    // SAFETY: the frame goes on at the place returned. What runs on the loaded code's stack, its own functions and the
+    // beginnings of ours, owns and locks nothing; for what runs on the executor's, `recover` returns no place.
     match unsafe { checkpoint::recover(fault) } {
         Some(place) => frame.resume_at(place),
         None => die_of(fault),

@@ -49,6 +49,8 @@ snippets! {
     breakpoint: "int3", "ret";
     non_canonical: "movabs rax, 0x8000000000000000", "mov rax, [rax]", "ret";
     recurses: "2: sub rsp, 1000", "call 2b", "ret";
+    recurses_and_calls:
+        "2: sub rsp, 8", "mov edi, 16", "movabs rax, 0x1111111111111111", "call rax", "call 2b", "add rsp, 8", "ret";
     smashes_its_stack: "mov rsp, 16", "push rax", "ret";
     leaves_flags: "std", "fldz", "fldz", "fldz", "mov eax, 7", "ret";
     touches_reserved: "movabs rax, 0x1111111111111111", "mov qword ptr [rax], 5", "mov rax, [rax]", "ret";
@@ -130,6 +132,17 @@ fn faults_are_values_and_the_next_call_works() {
     faults(c, &non_canonical(), FaultKind::GENERAL_PROTECTION);
     faults(c, &recurses(), FaultKind::STACK_OVERFLOW);
     faults(c, &smashes_its_stack(), FaultKind::PAGE_FAULT);
+    client.finish();
+}
+
+#[test]
+fn a_stack_that_runs_out_inside_the_executors_functions_is_the_codes() {
+    let mut client = Client::new();
+    // Sixteen bytes a level: the last push before the stacks change is the first to find no room.
+    for name in ["graft_uptime_ns", "malloc"] {
+        let function = client.find(name);
+        faults(&mut client, &patched(recurses_and_calls(), &[function]), FaultKind::STACK_OVERFLOW);
+    }
     client.finish();
 }
 

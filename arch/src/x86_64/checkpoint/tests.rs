@@ -159,6 +159,26 @@ fn a_fault_on_the_runtime_stack_is_the_runtimes_own() {
 }
 
 #[test]
+fn the_stack_is_given_back_when_the_function_returns() {
+    unsafe extern "C" fn nothing(_: *mut ()) {}
+    extern "C" fn ask(found: u64, _: u64, _: u64, _: u64) -> u64 {
+        // SAFETY: `nothing` takes anything.
+        unsafe { on_runtime_stack(nothing, ptr::null_mut()) };
+        // SAFETY: not followed by anything but `abandon`, which goes to the same place.
+        let place = unsafe { recover(fault(1)) };
+        // SAFETY: `found` is a `bool`.
+        unsafe { (found as *mut bool).write(place.is_some()) };
+        // SAFETY: no frame of this test function owns anything.
+        unsafe { abandon(Ok([6, 0])) }
+    }
+    let _turn = turn();
+    let stack = Stack::new();
+    let mut found = false;
+    assert_eq!(run(&stack, ask, [&raw mut found as u64, 0, 0, 0]), Ok([6, 0]));
+    assert!(found);
+}
+
+#[test]
 fn the_runtime_stack_is_lent_once() {
     unsafe extern "C" fn outer(found: *mut ()) {
         let here = address_of_a_local();
