@@ -154,6 +154,7 @@ pub(super) fn apply(
                 if matches!(edit, Edit::Unmap(_)) && is_empty(store, child) {
                     store.set_entry(table, index, Entry::ABSENT.0);
                     store.give_back(child);
+                    stale = true;
                 }
             }
         }
@@ -183,7 +184,8 @@ pub(super) fn child_table(
     Ok((child, matches!(kind, Kind::Page(_))))
 }
 
-/// Gives back the frames below an entry that is no longer in the tree; says whether a page was among them.
+/// Gives back the frames below an entry that is no longer in the tree; says whether the processor may know one of them. It
+/// may also remember where a table was that held no page (SDM 3A §4.10.3), and would read whatever is there next.
 fn release(store: &mut impl FrameStore, entry: Entry, level: Level, owner: Owner) -> bool {
     match entry.kind(level) {
         Kind::Absent | Kind::DemandZero => false,
@@ -196,12 +198,11 @@ fn release(store: &mut impl FrameStore, entry: Entry, level: Level, owner: Owner
             true
         }
         Kind::Table(table) => {
-            let mut stale = false;
             for index in 0..TABLE_ENTRIES {
-                stale |= release(store, Entry(store.entry(table, index)), level.below(), owner);
+                release(store, Entry(store.entry(table, index)), level.below(), owner);
             }
             store.give_back(table);
-            stale
+            true
         }
     }
 }

@@ -1,3 +1,5 @@
+//! The tables on memory that is a list of arrays: by example, and at random against a model.
+
 extern crate std;
 use std::boxed::Box;
 use std::collections::BTreeMap;
@@ -119,6 +121,24 @@ fn large_pages_are_split_where_a_range_ends_inside() {
     assert_eq!(tables.look_up(&memory, text.start()), Some(Mapping::Page(Prot::ReadExec)));
     assert_eq!(tables.look_up(&memory, text.end()), Some(Mapping::Page(Prot::ReadWrite)));
     assert_eq!(mappings(&memory, &tables).len(), 4);
+}
+
+/// The processor may remember a table that has no present entry: its frame must not be used again before a flush.
+#[test]
+fn a_table_that_goes_is_flushed_though_it_held_no_page() {
+    let (mut memory, mut tables) = set_up(64);
+    let part = range(GIB + 3 * PAGE, 2 * PAGE);
+    let flush = tables.demand_zero(&mut memory, part).unwrap();
+    assert_eq!(flush.into_range(), None, "nothing was there");
+    assert_eq!(memory.taken_count, 4);
+    let flush = tables.unmap(&mut memory, part, Owner::Tables).unwrap();
+    assert_eq!((flush.into_range(), memory.taken_count), (Some(part), 1), "three tables went");
+    tables.demand_zero(&mut memory, part).unwrap().ignore();
+    let around = range(GIB, GIB);
+    let flush = tables.demand_zero(&mut memory, around).unwrap();
+    assert_eq!((flush.into_range(), memory.taken_count), (Some(around), 2), "two tables became one mark");
+    let flush = tables.unmap(&mut memory, around, Owner::Tables).unwrap();
+    assert_eq!(flush.into_range(), Some(around));
 }
 
 #[test]
