@@ -80,9 +80,9 @@ fn refuse(missing: Missing) -> ! {
 unsafe fn try_start(boot: Result<BootInfo, BootInfoError>) -> Result<Machine, Missing> {
     CONSOLE_EXISTS.store(uart::CONSOLE.set_up(), Ordering::Relaxed);
     // SAFETY: the first and only call.
-    unsafe { segments::load() };
-    // SAFETY: the first and only call, after the segments.
-    unsafe { trap::load() };
+    let code = unsafe { segments::load() };
+    // SAFETY: the first and only call.
+    unsafe { trap::load(&code) };
     let boot = boot.map_err(Missing::BootInfo)?;
     let features = Features::detect();
     features.enable().map_err(|NoNx| Missing::Nx)?;

@@ -9,7 +9,7 @@ use core::cell::UnsafeCell;
 use ::x86_64::VirtAddr;
 use ::x86_64::instructions::tables::load_tss;
 use ::x86_64::registers::segmentation::{CS, DS, ES, SS, Segment};
-use ::x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
+use ::x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable};
 use ::x86_64::structures::tss::TaskStateSegment;
 
 use super::stacks;
@@ -40,6 +40,10 @@ impl TrapStack {
     }
 }
 
+/// The selector of the code segment: the proof that [`load`] was called.
+#[derive(Debug)]
+pub struct CodeSelector(pub(super) u16);
+
 struct Segments(UnsafeCell<(TaskStateSegment, GlobalDescriptorTable<5>)>);
 
 // SAFETY: `load` runs once, before anything else could run; afterwards only the processor reads it.
@@ -47,14 +51,13 @@ unsafe impl Sync for Segments {}
 
 static SEGMENTS: Segments = Segments(UnsafeCell::new((TaskStateSegment::new(), GlobalDescriptorTable::empty())));
 
-/// The code segment's selector, which the interrupt gates name.
-pub(super) const CODE: SegmentSelector = SegmentSelector::new(1, ::x86_64::PrivilegeLevel::Ring0);
-
-/// Loads the segments and the task state. Called once, at start.
+/// Loads the segments and the task state, and returns the code segment's selector, which interrupt gates name. Called
+/// once, at start.
 ///
 /// # Safety
 /// It must not have been called before.
-pub unsafe fn load() {
+#[must_use]
+pub unsafe fn load() -> CodeSelector {
     // SAFETY: the first and only call, by the caller's promise: nobody else has a reference.
     let (task, table) = unsafe { &mut *SEGMENTS.0.get() };
     let tops = [
@@ -73,7 +76,6 @@ pub unsafe fn load() {
     task.interrupt_stack_table = table_of_stacks;
     let code = table.append(Descriptor::kernel_code_segment());
     let data = table.append(Descriptor::kernel_data_segment());
-    debug_assert!(code == CODE);
     let state = table.append(Descriptor::tss_segment(task));
     table.load();
     // SAFETY: `code` selects the flat 64-bit code segment just loaded, equal to the one in use.
@@ -86,4 +88,5 @@ pub unsafe fn load() {
     unsafe { ES::set_reg(data) };
     // SAFETY: `state` selects the task state just filled in, which is static.
     unsafe { load_tss(state) };
+    CodeSelector(code.0)
 }

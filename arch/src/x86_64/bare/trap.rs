@@ -11,7 +11,7 @@ use ::x86_64::VirtAddr;
 use ::x86_64::instructions::tables::lidt;
 use ::x86_64::structures::DescriptorTablePointer;
 
-use super::segments::{self, TrapStack};
+use super::segments::{CodeSelector, TrapStack};
 use super::{cpu, interrupts};
 use crate::x86_64::checkpoint::Resume;
 use crate::x86_64::fault::Trap;
@@ -169,14 +169,14 @@ static GATES: Gates = Gates(UnsafeCell::new([0; VECTORS]));
 /// Loads the table: from here on every trap reaches `graft_trap`. Called once, at start.
 ///
 /// # Safety
-/// The segments must be loaded, and it must not have been called before.
-pub unsafe fn load() {
+/// It must not have been called before.
+pub unsafe fn load(code: &CodeSelector) {
     // SAFETY: the first and only call, by the caller's promise: nobody else has a reference.
     let gates = unsafe { &mut *GATES.0.get() };
     let first_stub = (&raw const STUBS).addr() as u64;
     for (vector, slot) in (0..=u8::MAX).zip(gates.iter_mut()) {
         let stub = first_stub + u64::from(vector) * STUB_BYTES;
-        *slot = gate(stub, segments::CODE.0, TrapStack::of(vector));
+        *slot = gate(stub, code.0, TrapStack::of(vector));
     }
     let base = VirtAddr::new_truncate(gates.as_ptr().addr() as u64);
     let pointer = DescriptorTablePointer { limit: (size_of::<[u128; VECTORS]>() - 1) as u16, base };
