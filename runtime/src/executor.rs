@@ -75,7 +75,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.log.push(&log::line(message));
     }
 
-    /// Whole pages around `len` bytes at `addr`; the range was checked, so it exists.
+    /// Whole pages around `range`, which was checked, so that they exist.
     pub(crate) fn pages(&self, range: ExecRange) -> ExecRange {
         range.to_pages(self.platform.page_size()).unwrap_or(range)
     }

@@ -13,7 +13,7 @@ use crate::ranges::NoRecords;
 use crate::reply::zeroed;
 use crate::text::TextBuf;
 
-/// The most `argv` may take on the stack of loaded code, strings and pointers, in bytes.
+/// The most `argv` may take, strings and pointers, in bytes: a fraction of a stack, where some platforms put it.
 const MAX_ARGV: u64 = 128 * 1024;
 
 /// Why a call into loaded code has no result.
@@ -87,11 +87,13 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.enter(args.function, Entry::Int(args.arg)).map(|(pair, _)| to_int(pair))
     }
 
-    /// Runs `main` with its console going to the controller.
+    /// Runs `main`, with its console going to the controller if that asks for it.
     pub(crate) fn call_main(&self, args: &CallMainArgs<'_>) -> Result<(i32, Way), CallError> {
-        let before = self.subscribe_console(args.console);
+        let before = (!args.console.is_null()).then(|| self.subscribe_console(args.console));
         let result = self.run_main(args.entry, &args.args);
-        self.subscribe_console(before);
+        if let Some(before) = before {
+            self.subscribe_console(before);
+        }
         result
     }
 
