@@ -22,12 +22,28 @@ pub(crate) enum Plan {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UsageError {
     Nothing,
-    NotText { index: usize },
-    Unknown { arg: String },
-    TooMany { extra: String },
-    BadAddress { address: String },
-    BadDescriptor { text: String },
-    OneDescriptor { text: String },
+    NotText {
+        index: usize,
+    },
+    Unknown {
+        arg: String,
+    },
+    TooMany {
+        extra: String,
+    },
+    BadAddress {
+        address: String,
+    },
+    BadDescriptor {
+        text: String,
+    },
+    OneDescriptor {
+        text: String,
+    },
+    /// The console, or the log, would be part of the protocol.
+    TakenDescriptor {
+        number: i32,
+    },
 }
 
 impl fmt::Display for UsageError {
@@ -41,6 +57,10 @@ impl fmt::Display for UsageError {
                 write!(f, "'{address}' is not HOST:PORT (an IPv6 address goes in brackets, a port is 0 to 65535)")?;
             }
             Self::BadDescriptor { text } => write!(f, "'{text}' is not a descriptor number")?,
+            Self::TakenDescriptor { number: 1 } => {
+                f.write_str("descriptor 1 cannot be OUT: the console of the loaded program is there")?;
+            }
+            Self::TakenDescriptor { number } => write!(f, "descriptor {number} cannot be OUT: the log is there")?,
             Self::OneDescriptor { text } => write!(f, "'{text}' is not two descriptors, IN,OUT")?,
         }
         write!(f, "\n{}", USAGE.trim_end())
@@ -56,9 +76,7 @@ pub(crate) fn parse(args: &[OsString]) -> Result<Plan, UsageError> {
     match texts.as_slice() {
         [] => Err(UsageError::Nothing),
         ["-h" | "--help"] => Ok(Plan::Help),
-        [input, output] if is_number(input) && is_number(output) => {
-            Ok(Plan::Descriptors { input: descriptor(input)?, output: descriptor(output)? })
-        }
+        [input, output] if is_number(input) && is_number(output) => descriptors(input, output),
         [one] => parse_one(one),
         [first, extra, ..] => {
             parse_one(first)?;
@@ -79,13 +97,21 @@ fn parse_one(arg: &str) -> Result<Plan, UsageError> {
     if let Some(pair) = arg.strip_prefix("filedescs=") {
         let one = || UsageError::OneDescriptor { text: pair.to_owned() };
         let (input, output) = pair.split_once(',').ok_or_else(one)?;
-        return Ok(Plan::Descriptors { input: descriptor(input)?, output: descriptor(output)? });
+        return descriptors(input, output);
     }
     Err(UsageError::Unknown { arg: arg.to_owned() })
 }
 
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn descriptors(input: &str, output: &str) -> Result<Plan, UsageError> {
+    let (input, output) = (descriptor(input)?, descriptor(output)?);
+    if matches!(output, 1 | 2) {
+        return Err(UsageError::TakenDescriptor { number: output });
+    }
+    Ok(Plan::Descriptors { input, output })
 }
 
 fn descriptor(text: &str) -> Result<i32, UsageError> {
@@ -121,6 +147,8 @@ mod tests {
         assert_eq!(parsed(&["filedescs=3"]), Err(UsageError::OneDescriptor { text: "3".into() }));
         assert_eq!(parsed(&["filedescs=3,-1"]), Err(UsageError::BadDescriptor { text: "-1".into() }));
         assert_eq!(parsed(&["filedescs=3,4", "5"]), Err(UsageError::TooMany { extra: "5".into() }));
+        assert_eq!(parsed(&["0", "1"]), Err(UsageError::TakenDescriptor { number: 1 }));
+        assert_eq!(parsed(&["filedescs=0,2"]), Err(UsageError::TakenDescriptor { number: 2 }));
         assert!(UsageError::Nothing.to_string().contains("usage: graft-runtime listen=HOST:PORT"));
     }
 }
