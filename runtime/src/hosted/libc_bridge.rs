@@ -7,6 +7,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::Once;
 
 use graft_protocol::ExecAddr;
 use graft_runtime::exports;
@@ -25,8 +26,14 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: CookieFunctions) -> *mut libc::FILE;
 }
 
-/// Makes the C library's standard output the console.
+/// Makes the C library's standard output the console, once and for good: the stream that was there is kept, because it
+/// may hold what was printed before, which [`end_process`] writes out.
 pub(crate) fn redirect_stdout() {
+    static DONE: Once = Once::new();
+    DONE.call_once(replace_stdout);
+}
+
+fn replace_stdout() {
     extern "C" fn write(_: *mut c_void, bytes: *const c_char, len: usize) -> isize {
         // SAFETY: the C library's own bytes, or those of loaded code that prints without a buffer.
         unsafe { exports::graft_write(bytes.cast(), len) };
