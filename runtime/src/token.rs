@@ -7,7 +7,7 @@
 use graft_protocol::{ExecAddr, Instance, WrapperId};
 
 /// Above every address a reservation may have, and no address of the machine.
-const BASE: u64 = 0xffff_f000_0000_0000;
+pub(crate) const BASE: u64 = 0xffff_f000_0000_0000;
 const STRIDE: u64 = 16;
 const INSTANCES: u64 = BASE + 0x1_0000;
 const HANDLES: u64 = BASE + 0x2_0000;

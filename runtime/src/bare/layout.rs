@@ -13,6 +13,8 @@
 
 use graft_protocol::{ExecAddr, ExecRange};
 
+use crate::token;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
@@ -47,6 +49,10 @@ pub(super) const LARGE_HEAP: ExecRange = range(HEAP + TIB, 8 * TIB);
 const DEVICES: u64 = 0xffff_e800_0000_0000;
 /// Where the local interrupt controller's page is mapped.
 pub(super) const APIC: ExecRange = range(DEVICES, 4096);
+
+// Tokens are told from addresses by being above all of them.
+const _: () = assert!(APIC.end().0 <= token::BASE);
+const _: () = assert!(RESERVABLE[1].end().0 <= PHYSICAL_WINDOW);
 
 /// How many calls into loaded code may be on the stack at once.
 pub(super) const MOST_CALLS: usize = 16;
