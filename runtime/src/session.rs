@@ -93,14 +93,18 @@ pub enum Ending {
     Controller,
     /// The executor, once the controller seems finished: LLVM 19's and 22's tools never close a socket they still read
     /// from and wait for ever. Finished is: `run_as_main` was answered, and no initialized region is left or the line
-    /// has been quiet for a while; or everything that was reserved is released, and the line is quiet.
+    /// has been quiet for two seconds; or everything that was reserved is released, and the line is quiet for a moment.
     ///
     /// A controller that called one of Graft's own functions is none of these tools and is left alone.
     CloseFirst,
 }
 
-/// How long the line must be quiet before [`Ending::CloseFirst`] takes it for the end.
-const QUIET_MILLIS: u64 = 200;
+/// How long the line must be quiet before [`Ending::CloseFirst`] takes it for the end (protocol specification, section
+/// 14): with nothing reserved any more.
+const QUIET_EMPTY_MILLIS: u64 = 200;
+/// After `main`, with memory left in place: longer than any controller thinks between `main` and its first release, also
+/// on a busy machine.
+const QUIET_AFTER_MAIN_MILLIS: u64 = 2_000;
 
 impl<P: Platform, L: Line> Executor<P, L> {
     /// Serves one session: sends Setup, serves requests, frees everything, and returns why it ended.
@@ -120,10 +124,16 @@ impl<P: Platform, L: Line> Executor<P, L> {
                 self.end(SessionEnd::Finished);
                 continue;
             }
-            let quiet = finished || (ending == Ending::CloseFirst && self.has_given_up());
-            let patience = if quiet { Patience::UpTo { millis: QUIET_MILLIS } } else { Patience::Idle };
+            let patience = if ending == Ending::CloseFirst && self.has_given_up() {
+                Patience::UpTo { millis: QUIET_EMPTY_MILLIS }
+            } else if finished {
+                Patience::UpTo { millis: QUIET_AFTER_MAIN_MILLIS }
+            } else {
+                Patience::Idle
+            };
             match self.serve_next(patience) {
-                Err(SessionEnd::Line(LineError::Stalled { .. })) if quiet => {
+                // Quiet, and not a peer that stopped inside a message.
+                Err(SessionEnd::Line(LineError::Stalled { millis })) if patience == (Patience::UpTo { millis }) => {
                     self.end(SessionEnd::Finished);
                 }
                 Err(end) => self.end(end),
