@@ -9,8 +9,9 @@ use spin::Mutex;
 
 use crate::line::{Line, LineError, Patience};
 
-/// A receive buffer up to this size is kept for the next message.
-const KEEP: usize = 64 * 1024;
+/// A receive buffer up to this size is kept for the next message. Smaller than what the bare machine's heap gives pages
+/// of its own: a block kept for ever would keep their window from starting afresh.
+const KEEP: usize = 32 * 1024;
 
 /// Why no message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

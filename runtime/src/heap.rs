@@ -63,6 +63,8 @@ impl<P: Pages> Heap<P> {
     fn resize_large(&self, old: ExecRange, new: ExecRange) -> bool {
         if let Some(surplus) = ExecRange::new(new.end(), old.end()) {
             self.pages.release(surplus);
+            // Whether or not it is the last: then the space behind it is free again.
+            self.state.lock().large.stretch(old, new);
             return true;
         }
         let Some(added) = ExecRange::new(old.end(), new.end()) else { return false };
