@@ -56,6 +56,7 @@ pub trait Line {
     /// When the peer is gone.
     fn write(&self, bytes: &[u8]) -> Result<(), LineError>;
 
-    /// Discards what arrives until the line has been quiet for a while, after a peer lost the message boundaries.
+    /// Discards what arrives until the line has been quiet for a while, after the message boundaries were lost; gives up
+    /// after some seconds on a line that is never quiet.
     fn drain(&self);
 }

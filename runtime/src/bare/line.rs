@@ -5,10 +5,12 @@ use graft_arch::x86_64::bare::uart;
 
 use crate::line::{Line, LineError, Patience};
 
-/// How long the peer may be silent inside a message.
-const STALL_MILLIS: u64 = 10_000;
-/// How long the line must be quiet to count as drained.
+/// How long the peer may be silent inside a message. The next controller waits that long, and the time to drain, for its
+/// Setup when the last one died in the middle of a message: its patience must be longer than both together.
+const STALL_MILLIS: u64 = 3_000;
+/// How long the line must be quiet to count as drained, and how long draining takes at most.
 const QUIET_MILLIS: u64 = 100;
+const DRAIN_MILLIS: u64 = 2_000;
 
 /// The first serial port. Made by [`super::start`], which has set the port up.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +23,10 @@ impl SerialLine {
         Self { clock }
     }
 
+    fn deadline(&self, millis: u64) -> u64 {
+        self.clock.uptime_ns().saturating_add(millis.saturating_mul(1_000_000))
+    }
+
     fn read_or_stall(&self, out: &mut [u8], millis: u64) -> Result<usize, LineError> {
         match self.read_within(out, millis) {
             0 => Err(LineError::Stalled { millis }),
@@ -30,7 +36,7 @@ impl SerialLine {
 
     /// Reads what comes within `millis`; 0 when nothing does.
     fn read_within(&self, out: &mut [u8], millis: u64) -> usize {
-        let deadline = self.clock.uptime_ns().saturating_add(millis.saturating_mul(1_000_000));
+        let deadline = self.deadline(millis);
         loop {
             let count = uart::LINE.receive(out);
             if count > 0 || self.clock.uptime_ns() >= deadline {
@@ -66,6 +72,7 @@ impl Line for SerialLine {
 
     fn drain(&self) {
         let mut dropped = [0; 64];
-        while self.read_within(&mut dropped, QUIET_MILLIS) > 0 {}
+        let deadline = self.deadline(DRAIN_MILLIS);
+        while self.clock.uptime_ns() < deadline && self.read_within(&mut dropped, QUIET_MILLIS) > 0 {}
     }
 }
