@@ -2,11 +2,10 @@
 //!
 //! Each runs on the stack of the loaded code first: there it touches the memory it was given, so that a bad pointer is the
 //! fault of loaded code like any other. Only then does it go to the runtime's own stack and to the [`Services`], with
-//! bytes that are copied or known to be readable. No lock is held and nothing owned while loaded memory is touched.
+//! bytes that are copied or the address of bytes that can be read. No lock is held and nothing owned while loaded memory is touched.
 #![expect(unsafe_code, reason = "C functions take what pointers loaded code gives them, and change stacks")]
 
 use core::ptr;
-use core::slice;
 
 use graft_arch::x86_64::checkpoint;
 use graft_protocol::ExecAddr;
@@ -261,10 +260,8 @@ struct WrapperResult {
 /// There is one executor, so the context says nothing.
 extern "C" fn dispatch(_context: *const u8, tag: *const u8, args: *const u8, len: usize) -> WrapperResult {
     probe(args, len);
-    // SAFETY: every page of the range was read just now, and nothing unmaps it before the bytes are sent: the executor
-    // has one thread. An empty range may have any address, a slice may not.
-    let bytes = if len == 0 { &[] } else { unsafe { slice::from_raw_parts(args, len) } };
-    let [data, size] = serve([0, 0], |services| services.call_controller(ExecAddr(tag.addr() as u64), bytes));
+    let (tag, args) = (ExecAddr(tag.addr() as u64), ExecAddr(args.addr() as u64));
+    let [data, size] = serve([0, 0], |services| services.call_controller(tag, args, len as u64));
     WrapperResult { data, size }
 }
 

@@ -103,7 +103,7 @@ pub trait Platform {
     /// Stores `len` zero bytes at `at`, in committed and writable pages.
     fn store_zeroes(&self, at: ExecAddr, len: u64);
 
-    /// Loads `out.len()` bytes from `at`, in committed pages.
+    /// Loads `out.len()` bytes from `at`: in committed pages, or where loaded code read just before.
     fn load(&self, at: ExecAddr, out: &mut [u8]);
 
     /// Calls `entry` in loaded code and comes back, with its result or with the fault that ended it.

@@ -8,7 +8,8 @@ use crate::platform::{Platform, ReturnPair};
 
 /// The services of a running executor for the loaded code it called.
 ///
-/// All of them run on the runtime's own stack. Bytes given to them were readable just before.
+/// All of them run on the runtime's own stack. What is passed as a slice is the caller's own; loaded memory is named by
+/// its address, because what is served meanwhile may change it or take it away.
 pub trait Services: Sync {
     /// Takes console output.
     fn write_console(&self, bytes: &[u8]);
@@ -22,8 +23,9 @@ pub trait Services: Sync {
     /// Takes a block back; anything else is refused and logged.
     fn free(&self, at: ExecAddr);
 
-    /// Calls the controller's handler `tag`; the answer is in the C type of wrapper function results.
-    fn call_controller(&self, tag: ExecAddr, args: &[u8]) -> ReturnPair;
+    /// Calls the controller's handler `tag` with the `len` bytes at `args`, which were readable just before; the answer is in
+    /// the C type of wrapper function results.
+    fn call_controller(&self, tag: ExecAddr, args: ExecAddr, len: u64) -> ReturnPair;
 
     /// Notes that the innermost call is about to end by `exit`.
     fn note_exit(&self);
@@ -49,8 +51,8 @@ impl<P: Platform + Sync, L: Line + Sync> Services for Executor<P, L> {
         Self::free(self, at);
     }
 
-    fn call_controller(&self, tag: ExecAddr, args: &[u8]) -> ReturnPair {
-        Self::call_controller(self, tag, args)
+    fn call_controller(&self, tag: ExecAddr, args: ExecAddr, len: u64) -> ReturnPair {
+        Self::call_controller(self, tag, args, len)
     }
 
     fn note_exit(&self) {

@@ -1,15 +1,20 @@
 //! The machine's own test, behind the word `selftest` on the kernel command line: memory, protections, faults, the line.
 //!
 //! It plays the executor's part with a few bytes of code, speaks on the log, and ends the machine with its verdict. With
-//! the word `echo` besides, it first sends back what comes on the line, until a zero byte.
+//! the word `echo` besides, it first sends back what comes on the line, until a zero byte; with `overflow`, it fails itself
+//! in a function that loaded code called, which must end the machine as a fault of the executor.
 
 use alloc::vec::Vec;
 
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 
+use core::hint::black_box;
+
 use super::{BarePlatform, ExitCode, Machine, die};
+use crate::exports;
 use crate::line::{Line, Patience};
-use crate::platform::{Entry, Platform};
+use crate::platform::{Entry, Platform, ReturnPair};
+use crate::services::Services;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -17,6 +22,11 @@ const MIB: u64 = 1 << 20;
 /// Runs all checks and ends the machine.
 pub fn run(machine: &Machine) -> ! {
     let platform = &machine.platform;
+    exports::install(&Played);
+    if platform.boot().has_word("overflow") {
+        let ended = overflow_ourselves(platform);
+        die(ExitCode::SelfTestFailed, format_args!("self-test failed: the executor's own fault was taken: {ended:?}"));
+    }
     let free = platform.frames().free;
     for (name, check) in CHECKS {
         platform.log(name);
@@ -53,12 +63,87 @@ type Check = fn(&BarePlatform) -> Result<(), Wrong>;
 const CHECKS: &[(&str, Check)] = &[
     ("calls return and get their arguments", calls),
     ("faults end the call and the next one works", faults),
+    ("a stack that runs out in our functions is the loaded code's", overflow_in_an_export),
     ("pages are protected", protections),
     ("reserved pages are zero when touched", reserved_pages),
     ("mapping and unmapping loses no frame", cycles),
     ("the heap gives large blocks back", heap),
     ("running out of memory is a fault", out_of_memory),
 ];
+
+/// The executor, as far as the checks need one.
+struct Played;
+
+impl Services for Played {
+    fn write_console(&self, _bytes: &[u8]) {}
+
+    fn allocate(&self, _size: u64, _align: u64) -> Option<ExecAddr> {
+        None
+    }
+
+    fn block_size(&self, _at: ExecAddr) -> Option<u64> {
+        None
+    }
+
+    fn free(&self, _at: ExecAddr) {
+        recurse(0);
+    }
+
+    fn call_controller(&self, _tag: ExecAddr, _args: ExecAddr, _len: u64) -> ReturnPair {
+        [0, 0]
+    }
+
+    fn uptime_ns(&self) -> u64 {
+        1
+    }
+}
+
+/// Overflows the executor's own stack.
+fn recurse(depth: u64) -> u64 {
+    if black_box(depth) == u64::MAX { 0 } else { recurse(depth + 1).wrapping_add(black_box(1)) }
+}
+
+/// Calls the exported function `name` with a small number.
+fn calling(name: &str) -> Result<[u8; 20], Wrong> {
+    // sub rsp, 8; mov edi, 16; movabs rax, name; call rax
+    let mut code = [0x48, 0x83, 0xec, 8, 0xbf, 16, 0, 0, 0, 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff];
+    let at = exports::find(name.as_bytes()).ok_or(Wrong::Memory)?;
+    if let Some(slot) = code.get_mut(11..19) {
+        slot.copy_from_slice(&at.0.to_le_bytes());
+    }
+    Ok(code)
+}
+
+fn overflow_ourselves(platform: &BarePlatform) -> Result<Result<u64, Fault>, Wrong> {
+    let mut code = [0; 22];
+    if let Some((front, back)) = code.split_first_chunk_mut() {
+        *front = calling("free")?;
+        back.copy_from_slice(&[0xd0, 0xc3]);
+    }
+    run_code(platform, &code, Entry::Void)
+}
+
+/// The loaded code's stack runs out just where one of our functions leaves it.
+fn overflow_in_an_export(platform: &BarePlatform) -> Result<(), Wrong> {
+    let mut code = [0; 28];
+    if let Some((front, back)) = code.split_first_chunk_mut() {
+        *front = calling("graft_uptime_ns")?;
+        // ...call rax; call the start; ud2
+        back.copy_from_slice(&[0xd0, 0xe8, 0xe6, 0xff, 0xff, 0xff, 0x0f, 0x0b]);
+    }
+    match run_code(platform, &code, Entry::Void)? {
+        Err(fault) if fault.kind == FaultKind::STACK_OVERFLOW => {}
+        Err(fault) => return Err(Wrong::Fault(fault)),
+        Ok(value) => return Err(Wrong::Value(value)),
+    }
+    // call rax; add rsp, 8; ret
+    let mut code = [0; 26];
+    if let Some((front, back)) = code.split_first_chunk_mut() {
+        *front = calling("graft_uptime_ns")?;
+        back.copy_from_slice(&[0xd0, 0x48, 0x83, 0xc4, 8, 0xc3]);
+    }
+    expect_value(run_code(platform, &code, Entry::Void)?, 1)
+}
 
 const CODE: ExecAddr = ExecAddr(0x1000_0000);
 const DATA: u64 = CODE.0 + 16 * PAGE;

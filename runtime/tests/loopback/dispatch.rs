@@ -10,9 +10,12 @@ const TAG: ExecAddr = ExecAddr(0x7777);
 
 /// Code that calls the controller with `args` and returns the first byte of its answer, or -1 without one.
 fn calling(machine: &Machine, args: &'static [u8]) -> Vec<u8> {
-    machine.code(|machine, _| {
+    machine.code(move |machine, _| {
         let services = machine.services();
-        let result = services.call_controller(TAG, args);
+        let block = services.allocate(args.len() as u64, 1).unwrap();
+        graft_runtime::Platform::store(machine, block, args);
+        let result = services.call_controller(TAG, block, args.len() as u64);
+        services.free(block);
         let first = match result {
             [data, 1..=8] => data & 0xff,
             [0, 0] => 0xff,
@@ -103,8 +106,8 @@ fn a_vanished_controller_lets_loaded_code_return() {
                     (0..).map_while(|i| Some(machine.peek(at + i, 1)?[0]).filter(|b| *b != 0)).collect();
                 String::from_utf8(text).unwrap()
             };
-            assert_eq!(text(services.call_controller(TAG, b"")), "disconnecting");
-            let again = text(services.call_controller(TAG, b""));
+            assert_eq!(text(services.call_controller(TAG, ExecAddr::NULL, 0)), "disconnecting");
+            let again = text(services.call_controller(TAG, ExecAddr::NULL, 0));
             assert_eq!(again, "jit_dispatch not available (EPC server shut down)");
             services.write_console(b"nobody reads this\n");
             Ok([0, 0])
@@ -128,7 +131,7 @@ fn a_vanished_controller_lets_loaded_code_return() {
 fn memory_in_use_by_its_own_actions_cannot_go() {
     let mut c = Controller::new();
     let code = c.machine.code(|machine, _| {
-        machine.services().call_controller(TAG, b"");
+        machine.services().call_controller(TAG, ExecAddr::NULL, 0);
         Ok([0, 1])
     });
     let f = c.load(&code);
@@ -166,6 +169,41 @@ fn code_that_is_released_under_itself_harms_only_itself() {
     c.release(&[at]).unwrap();
     answer(&c, seq_no, b"x");
     c.result(run);
+    c.check_good_load();
+    c.finish();
+}
+
+#[test]
+fn arguments_are_those_of_the_call_whatever_becomes_of_their_memory() {
+    let mut c = Controller::new();
+    let base = c.reserve(PAGE).unwrap();
+    c.initialize(&[(3, base, PAGE, b"argument")], &[]).unwrap();
+    let code = c.machine.code(move |machine, _| {
+        for _ in 0..63 {
+            machine.services().write_console(b"line\n");
+        }
+        // Not sent yet; the last of the window.
+        machine.services().write_console(b"rest");
+        let [data, size] = machine.services().call_controller(TAG, ExecAddr(base), 8);
+        assert_eq!(size, 1);
+        Ok([data, 0])
+    });
+    let at = c.load(&code);
+    let main = graft_protocol::CallMainArgs { entry: ExecAddr(at), args: graft_protocol::Seq::new(&[]), console: TAG };
+    let run = c.start_row::<call::CallMain>(&main);
+    let mut lines = Vec::new();
+    while lines.len() < 64 {
+        let Received::Call { seq_no, .. } = c.receive() else { panic!() };
+        lines.push(seq_no);
+    }
+    // The executor waits for answers before it goes on, and serves this in the meantime.
+    c.release(&[base]).unwrap();
+    lines.iter().for_each(|seq_no| answer(&c, *seq_no, b""));
+    let Received::Call { seq_no, args, .. } = c.receive() else { panic!() };
+    assert_eq!(args, b"argument");
+    answer(&c, seq_no, b"!");
+    let reply = c.result(run);
+    assert_eq!(decode(&reply), Ok(graft_protocol::CallOutcome::Returned(i64::from(b'!'))));
     c.check_good_load();
     c.finish();
 }

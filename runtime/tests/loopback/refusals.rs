@@ -99,7 +99,7 @@ fn line_4_only_what_is_published_or_initialized_is_called() {
 fn line_5_a_number_is_not_used_twice_at_once() {
     let mut c = Controller::serving(2, Ending::Controller);
     let code = c.machine.code(|machine, _| {
-        let [at, size] = machine.services().call_controller(ExecAddr(0x77), b"");
+        let [at, size] = machine.services().call_controller(ExecAddr(0x77), ExecAddr::NULL, 0);
         assert_eq!(size, 0);
         Ok([u64::from(at != 0), 0])
     });
