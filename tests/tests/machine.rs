@@ -21,6 +21,7 @@ const NO_NX: u8 = 0x11;
 const TOO_LITTLE_MEMORY: u8 = 0x12;
 const NO_UART: u8 = 0x13;
 const SELF_TEST_PASSED: u8 = 0x20;
+const FAULT: u8 = 0x30;
 
 fn machine(kind: MachineKind, cmdline: &str) -> Machine {
     let mut machine = Machine::new(&place::graft().unwrap().image);
@@ -49,6 +50,16 @@ fn passes_its_self_test(machine: &Machine) {
 fn the_self_test_passes_on_every_board() {
     for kind in KINDS {
         passes_its_self_test(&machine(kind, "selftest"));
+    }
+}
+
+#[test]
+fn a_fault_of_the_executor_itself_ends_the_machine() {
+    // Loaded code calls a function of ours, which runs out of the executor's own stack.
+    for kind in KINDS {
+        let (end, log, _) = run(&machine(kind, "selftest overflow"));
+        assert_eq!(end.guest_code(), Some(FAULT), "{kind}: {end}, {log}");
+        assert!(log.contains("the executor failed: page fault writing "), "{kind}: {log}");
     }
 }
 
