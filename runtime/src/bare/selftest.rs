@@ -93,6 +93,8 @@ impl Services for Played {
         [0, 0]
     }
 
+    fn note_exit(&self) {}
+
     fn uptime_ns(&self) -> u64 {
         1
     }
