@@ -13,9 +13,9 @@ use super::port::Port;
 use super::{cpu, interrupts};
 
 /// The first serial port: the protocol.
-pub static LINE: Uart = Uart::at(0x3f8);
+pub static LINE: Uart = Uart::at(0x3f8, Interrupt::Connected);
 /// The second serial port: the console.
-pub static CONSOLE: Uart = Uart::at(0x2f8);
+pub static CONSOLE: Uart = Uart::at(0x2f8, Interrupt::Masked);
 
 /// What the transmitter takes when it says it is empty.
 const FIFO_BYTES: usize = 16;
@@ -31,17 +31,32 @@ const TRIGGER_BYTES: usize = 14;
 const DATA_READY: u8 = 0x01;
 const TRANSMITTER_EMPTY: u8 = 0x20;
 
+/// Interrupt enable: when a byte has arrived; when the transmitter's FIFO is empty.
+const ON_DATA: u8 = 0x01;
+const ON_EMPTY: u8 = 0x02;
+
+/// How often to look at the transmitter before sleeping until it is empty: some tens of microseconds.
+const MOST_LOOKS: usize = 200;
+
+/// Whether a port's interrupt can end a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interrupt {
+    Connected,
+    Masked,
+}
+
 /// A 16550 at its base port.
 #[derive(Debug)]
 pub struct Uart {
     base: u16,
+    interrupt: Interrupt,
     /// Whether the trigger is at 14.
     busy: AtomicBool,
 }
 
 impl Uart {
-    const fn at(base: u16) -> Self {
-        Self { base, busy: AtomicBool::new(true) }
+    const fn at(base: u16, interrupt: Interrupt) -> Self {
+        Self { base, interrupt, busy: AtomicBool::new(true) }
     }
 
     const fn data(&self) -> Port {
@@ -145,9 +160,14 @@ impl Uart {
         if self.busy.swap(busy, Ordering::Relaxed) != busy {
             self.fifo_control().write(trigger);
         }
-        // The handler switches the interrupt off. A byte between the look and the halt leaves it pending.
-        self.interrupt_enable().write(1);
-        if self.status() & DATA_READY == 0 {
+        self.sleep_until(DATA_READY, ON_DATA);
+    }
+
+    /// Halts the processor until `interrupt` comes, or another one does, unless `status` is there already.
+    fn sleep_until(&self, status: u8, interrupt: u8) {
+        // The handler switches the interrupt off. What happens between the look and the halt leaves it pending.
+        self.interrupt_enable().write(interrupt);
+        if self.status() & status == 0 {
             cpu::wait_for_interrupt();
         }
         self.interrupt_enable().write(0);
@@ -156,9 +176,22 @@ impl Uart {
     /// Sends all of `bytes`, at the speed of the line.
     pub fn send(&self, bytes: &[u8]) {
         for burst in bytes.chunks(FIFO_BYTES) {
-            while self.status() & TRANSMITTER_EMPTY == 0 {}
+            self.wait_for_transmitter();
             for byte in burst {
                 self.data().write(*byte);
+            }
+        }
+    }
+
+    /// Waits until the transmitter takes a burst. It is not ready for long when the host does not read: then the host needs
+    /// the processor more than we do.
+    fn wait_for_transmitter(&self) {
+        let is_ready = || (0..MOST_LOOKS).any(|_| self.status() & TRANSMITTER_EMPTY != 0);
+        while !is_ready() {
+            if self.interrupt == Interrupt::Connected {
+                interrupts::let_timer_in(true);
+                self.sleep_until(TRANSMITTER_EMPTY, ON_EMPTY);
+                interrupts::let_timer_in(false);
             }
         }
     }
