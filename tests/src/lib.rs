@@ -11,5 +11,6 @@ pub mod interop;
 pub mod objects;
 pub mod place;
 pub mod programs;
+pub mod raw;
 pub mod target;
 pub mod tools;

@@ -1,0 +1,207 @@
+//! The rig of the refusal tests: an executor with something in it that must survive, and the load that must work after.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use graft_protocol::{
+    AddrsArgs, AllocGroup, Blob, ExecAddr, ExecRange, FinalizeArgs, InfoReply, Lifetime, Prot, ReserveArgs,
+    RunMainArgs, Segment, Seq, Void, call, decode,
+};
+use graft_qemu::{Gathered, Machine, MachineKind};
+use graft_tests::place;
+use graft_tests::raw::{Client, Said, expected, outcome};
+
+/// The page size of every executor there is.
+pub(crate) const PAGE: u64 = 4096;
+
+/// `mov eax, 41; ret`.
+pub(crate) const CODE: &[u8] = &[0xb8, 41, 0, 0, 0, 0xc3];
+
+/// What the witness holds.
+const PATTERN: &[u8] = b"what a refused request must not touch";
+
+/// The protection `prot`, until release.
+pub(crate) const fn group(prot: Prot) -> AllocGroup {
+    AllocGroup { prot, lifetime: Lifetime::Standard }
+}
+
+/// One whole page with `content` in front.
+pub(crate) const fn segment(prot: Prot, addr: ExecAddr, content: &[u8]) -> Segment<'_> {
+    Segment { group: group(prot), addr, size: PAGE, content: Blob(content) }
+}
+
+/// Runs `test` against the hosted executor and against a machine.
+pub(crate) fn on_each_executor(test: impl Fn(&mut Rig)) {
+    for machine in [false, true] {
+        // Which of the two it was shows when it fails.
+        eprintln!("on {}", if machine { "a machine" } else { "the hosted executor" });
+        let mut rig = if machine { Rig::on_machine() } else { Rig::on(Client::hosted(), None) };
+        test(&mut rig);
+    }
+}
+
+/// Which generation's memory service a load goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Finalize and deallocate.
+    Llvm19,
+    /// Initialize, deinitialize and release.
+    Llvm22,
+}
+
+/// An executor with a witness in it.
+pub(crate) struct Rig {
+    pub(crate) client: Client,
+    machine: Option<(Arc<Gathered>, graft_qemu::Running)>,
+    /// An initialized page, readable and writable.
+    pub(crate) witness: ExecAddr,
+    /// Four reserved pages that are not initialized.
+    pub(crate) reserved: ExecAddr,
+}
+
+/// What must not change.
+#[derive(Debug, PartialEq, Eq)]
+struct State {
+    witness: Vec<u8>,
+    bytes_free: u64,
+    mappings: Vec<(ExecRange, Prot)>,
+}
+
+impl Rig {
+    fn on_machine() -> Self {
+        let graft = place::graft().unwrap_or_else(|error| panic!("{error}"));
+        let mut machine = Machine::new(&graft.image);
+        machine.kind = MachineKind::Microvm;
+        machine.time_limit = Some(Duration::from_secs(120));
+        let running = machine.spawn().unwrap_or_else(|error| panic!("{error}"));
+        let log = Arc::new(Gathered::start(running.log.try_clone().unwrap()));
+        let client = Client::on_line(running.line.try_clone().unwrap());
+        Self::on(client, Some((log, running)))
+    }
+
+    fn on(client: Client, machine: Option<(Arc<Gathered>, graft_qemu::Running)>) -> Self {
+        let mut rig = Self { client, machine, witness: ExecAddr::NULL, reserved: ExecAddr::NULL };
+        rig.furnish();
+        rig
+    }
+
+    fn furnish(&mut self) {
+        self.witness = self.reserve(PAGE).unwrap();
+        let witness = segment(Prot::ReadWrite, self.witness, PATTERN);
+        assert_eq!(self.initialize(&[witness]), Ok(self.witness));
+        self.reserved = self.reserve(4 * PAGE).unwrap();
+    }
+
+    pub(crate) fn manager(&self) -> ExecAddr {
+        self.client.symbol("__llvm_orc_SimpleExecutorMemoryManager_Instance")
+    }
+
+    pub(crate) fn dylibs(&self) -> ExecAddr {
+        self.client.symbol("__llvm_orc_SimpleExecutorDylibManager_Instance")
+    }
+
+    pub(crate) fn reserve(&mut self, size: u64) -> Result<ExecAddr, String> {
+        let instance = self.manager();
+        expected(&self.client.call::<call::Reserve>(&ReserveArgs { instance, size }))
+    }
+
+    pub(crate) fn initialize(&mut self, segments: &[Segment<'_>]) -> Result<ExecAddr, String> {
+        let instance = self.manager();
+        let request = FinalizeArgs { instance, segments: Seq::new(segments), actions: Seq::default() };
+        expected(&self.client.call::<call::Initialize>(&request))
+    }
+
+    pub(crate) fn finalize(&mut self, segments: &[Segment<'_>]) -> Result<(), String> {
+        let instance = self.manager();
+        let request = FinalizeArgs { instance, segments: Seq::new(segments), actions: Seq::default() };
+        outcome(&self.client.call::<call::Finalize>(&request))
+    }
+
+    pub(crate) fn release(&mut self, load: Load, base: ExecAddr) -> Result<(), String> {
+        let bases = [base];
+        let request = AddrsArgs { instance: self.manager(), addrs: Seq::new(&bases) };
+        outcome(&match load {
+            Load::Llvm19 => self.client.call::<call::Deallocate>(&request),
+            Load::Llvm22 => self.client.call::<call::Release>(&request),
+        })
+    }
+
+    pub(crate) fn run_main(&mut self, entry: ExecAddr) -> Vec<u8> {
+        self.client.call::<call::RunAsMain>(&RunMainArgs { entry, args: Seq::default() })
+    }
+
+    pub(crate) fn read(&mut self, addr: ExecAddr, len: u64) -> Vec<u8> {
+        let range = ExecRange::from_len(addr, len).unwrap();
+        let reply = self.client.call::<call::ReadBuffers>(&Seq::new(&[range]));
+        let buffers: Seq<'_, Blob<'_>> = decode(&reply).unwrap_or_else(|error| panic!("reading {range}: {error}"));
+        buffers.iter().next().unwrap().0.to_vec()
+    }
+
+    /// The load every test ends with: reserve, fill, run, release, in either dialect.
+    pub(crate) fn good_load(&mut self, load: Load) {
+        let base = self.reserve(2 * PAGE).unwrap();
+        let code = base.checked_add(PAGE).unwrap();
+        let segments = [segment(Prot::ReadWrite, base, b"data"), segment(Prot::ReadExec, code, CODE)];
+        match load {
+            Load::Llvm19 => assert_eq!(self.finalize(&segments), Ok(())),
+            Load::Llvm22 => assert_eq!(self.initialize(&segments), Ok(base)),
+        }
+        assert_eq!(self.run_main(code), 41_i64.to_le_bytes());
+        assert_eq!(self.release(load, base), Ok(()));
+    }
+
+    /// Makes a request that must change nothing, and the loads that must work after it.
+    ///
+    /// It is made twice: the first time may cost memory for tables that are kept.
+    pub(crate) fn refuses(&mut self, mut request: impl FnMut(&mut Self)) {
+        request(self);
+        self.good_loads();
+        let before = self.state();
+        request(self);
+        assert_eq!(self.state(), before);
+        self.good_loads();
+        assert_eq!(self.state(), before);
+    }
+
+    /// Makes a request that must end the session with a reason that contains `reason`; the next session must work.
+    pub(crate) fn ends_session(&mut self, reason: &str, request: impl FnOnce(&mut Self)) {
+        let before = self.state();
+        request(self);
+        match self.client.receive() {
+            Said::Hangup(Some(text)) => assert!(text.contains(reason), "{text:?} says nothing of {reason:?}"),
+            other => panic!("{other:?} instead of a Hangup that tells why"),
+        }
+        if self.machine.is_some() {
+            assert_eq!(self.client.receive(), Said::Setup);
+        } else {
+            assert_eq!(self.client.receive(), Said::Closed);
+            self.client = Client::hosted();
+        }
+        self.furnish();
+        self.good_loads();
+        // Addresses of mappings may differ between processes; on a machine everything is as it was.
+        if self.machine.is_some() {
+            assert_eq!(self.state(), before);
+        }
+    }
+
+    fn good_loads(&mut self) {
+        self.good_load(Load::Llvm22);
+        self.good_load(Load::Llvm19);
+    }
+
+    fn state(&mut self) -> State {
+        let witness = self.read(self.witness, PAGE);
+        let reply = self.client.call::<call::Info>(&Void);
+        let info: InfoReply<'_> = decode(&reply).unwrap();
+        let mappings = info.mappings.iter().map(|mapping| (mapping.range, mapping.prot)).collect();
+        State { witness, bytes_free: info.bytes_free, mappings }
+    }
+}
+
+impl std::fmt::Debug for Rig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let log = self.machine.as_ref().map(|(log, _)| log.text());
+        f.debug_struct("Rig").field("client", &self.client).field("log", &log).finish_non_exhaustive()
+    }
+}
