@@ -24,22 +24,32 @@ const JITLINKS_19: &[Controller] = &[Jitlink19, Jitlink19Tcp];
 const JITLINKS_22: &[Controller] = &[Jitlink22, Jitlink22Slab, Jitlink22Tcp];
 const JITLINKS: &[Controller] = &[Jitlink19, Jitlink19Tcp, Jitlink22, Jitlink22Slab, Jitlink22Tcp];
 
+/// What only links below 2 GiB.
+const BOUND: &[&str] = &[
+    "data/gcc-no-pic",
+    "data/clang-no-pic",
+    "data/gcc-kernel",
+    "data/clang-kernel",
+    "indirect/clang-no-pic",
+    "weak/gcc-no-pic",
+    "switch/gcc-no-pic",
+];
+
 /// The list.
 pub static KNOWN: &[Known] = &[
     Known {
-        controllers: &[Graft, Jitlink19, Jitlink22, Jitlink22Slab],
+        controllers: JITLINKS,
         executors: &[Stock19, Stock22],
-        programs: &[
-            "data/gcc-no-pic",
-            "data/clang-no-pic",
-            "data/gcc-kernel",
-            "data/clang-kernel",
-            "indirect/clang-no-pic",
-            "weak/gcc-no-pic",
-            "switch/gcc-no-pic",
-        ],
+        programs: BOUND,
         sign: "out of range",
         why: "the stock executor reserves memory above 2 GiB, out of reach of the 32-bit addresses of this code model",
+    },
+    Known {
+        controllers: &[Graft],
+        executors: &[Stock19, Stock22],
+        programs: BOUND,
+        sign: "below 2 GiB",
+        why: "the same, in our own linker's words, which name the flag to compile with",
     },
     Known {
         controllers: JITLINKS,
