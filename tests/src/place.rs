@@ -45,44 +45,52 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Graft's own programs, as release builds.
+/// Graft's programs for this machine, as release builds.
 #[derive(Clone, Debug)]
 pub struct Graft {
     /// The command `graft`.
     pub command: PathBuf,
     /// The hosted executor.
     pub hosted: PathBuf,
-    /// The bare-metal runtime image.
-    pub image: PathBuf,
 }
 
-/// Builds Graft's programs, once per process.
+/// Builds Graft's programs for this machine, once per process.
 ///
 /// # Errors
 ///
-/// Fails with Cargo's words when a build fails.
+/// Fails with Cargo's words when the build fails.
 pub fn graft() -> Result<&'static Graft, String> {
     static BUILT: OnceLock<Result<Graft, String>> = OnceLock::new();
+    let build = || {
+        build(BUILD_HOST)?;
+        let folder = target_dir().join("release");
+        Ok(Graft { command: folder.join("graft"), hosted: folder.join("graft-runtime") })
+    };
     BUILT.get_or_init(build).as_ref().map_err(Clone::clone)
 }
 
-fn build() -> Result<Graft, String> {
-    let target = target_dir();
-    build_with(&["--release", "-p", "graft", "-p", "graft-runtime", "--bins"])?;
-    build_with(&["-p", "graft-runtime", "--target", BARE_TARGET, "--profile", "image"])?;
-    Ok(Graft {
-        command: target.join("release/graft"),
-        hosted: target.join("release/graft-runtime"),
-        image: target.join(BARE_TARGET).join("image/graft-runtime"),
-    })
+/// Builds the bare-metal runtime image, once per process, and says where it is.
+///
+/// # Errors
+///
+/// Fails with Cargo's words when the build fails.
+pub fn image() -> Result<&'static Path, String> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || build(BUILD_IMAGE).map(|()| target_dir().join(BARE_TARGET).join("image/graft-runtime"));
+    BUILT.get_or_init(build).as_deref().map_err(Clone::clone)
 }
 
-fn build_with(arguments: &[&str]) -> Result<(), String> {
+/// Cargo's arguments that build Graft's programs for this machine.
+pub const BUILD_HOST: &[&str] = &["build", "--release", "-p", "graft", "-p", "graft-runtime", "--bins"];
+
+/// Cargo's arguments that build the image.
+pub const BUILD_IMAGE: &[&str] = &["build", "-p", "graft-runtime", "--target", BARE_TARGET, "--profile", "image"];
+
+fn build(arguments: &[&str]) -> Result<(), String> {
     let mut command = cargo();
-    command.arg("build").args(arguments);
-    let outcome = child::run(&mut command, Duration::from_secs(1200))?;
+    let outcome = child::run(command.args(arguments), Duration::from_secs(1200))?;
     if outcome.success() {
         return Ok(());
     }
-    Err(format!("`cargo build {}`: {}\n{}", arguments.join(" "), outcome.end, outcome.stderr))
+    Err(format!("`cargo {}`: {}\n{}", arguments.join(" "), outcome.end, outcome.stderr))
 }

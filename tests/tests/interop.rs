@@ -16,6 +16,14 @@ macro_rules! matrix {
 }
 
 matrix! {
+    hosted_graft: Hosted x Graft;
+    hosted_jitlink19: Hosted x Jitlink19;
+    hosted_jitlink22: Hosted x Jitlink22;
+    hosted_jitlink22_slab: Hosted x Jitlink22Slab;
+    hosted_lli19: Hosted x Lli19;
+    hosted_lli22: Hosted x Lli22;
+    stock19_graft: Stock19 x Graft;
+    stock22_graft: Stock22 x Graft;
     stock19_jitlink19: Stock19 x Jitlink19;
     stock22_jitlink22: Stock22 x Jitlink22;
     stock22_jitlink22_slab: Stock22 x Jitlink22Slab;

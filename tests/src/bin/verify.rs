@@ -67,8 +67,8 @@ fn everything(checks: &mut Checks) -> Result<(), String> {
     let _ = fs::remove_file(interop::table_file());
     checks.run("format", place::cargo().args(["fmt", "--all", "--check"]));
     // The image and the hosted executor first: the tests use them.
-    checks.run("build the command and the hosted executor", place::cargo().args(BUILD_HOST));
-    checks.run("build the bare-metal image", place::cargo().args(BUILD_IMAGE));
+    checks.run("build the command and the hosted executor", place::cargo().args(place::BUILD_HOST));
+    checks.run("build the bare-metal image", place::cargo().args(place::BUILD_IMAGE));
     let lint = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     checks.run("lint the workspace", place::cargo().args(lint));
     let lint = ["clippy", "-p", "graft-runtime", "--target", place::BARE_TARGET, "--", "-D", "warnings"];
@@ -79,9 +79,6 @@ fn everything(checks: &mut Checks) -> Result<(), String> {
     fuzz(checks, FUZZ_SECONDS);
     Ok(())
 }
-
-const BUILD_HOST: &[&str] = &["build", "--release", "-p", "graft", "-p", "graft-runtime", "--bins"];
-const BUILD_IMAGE: &[&str] = &["build", "-p", "graft-runtime", "--target", place::BARE_TARGET, "--profile", "image"];
 
 fn fuzz(checks: &mut Checks, seconds: u64) {
     let target_dir = place::target_dir().join("fuzz");

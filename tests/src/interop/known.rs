@@ -1,7 +1,7 @@
 //! What stock tools cannot do, by name.
 
 use super::Controller::{Graft, Jitlink19, Jitlink19Tcp, Jitlink22, Jitlink22Slab, Jitlink22Tcp};
-use super::Executor::{Stock19, Stock22};
+use super::Executor::{Hosted, Microvm, Q35, Stock19, Stock22};
 use super::{Controller, Executor};
 use crate::programs::{Library, Program};
 
@@ -57,6 +57,14 @@ pub static KNOWN: &[Known] = &[
         programs: &["data/gcc-large-pic"],
         sign: "Unsupported x86-64 relocation type R_X86_64_PLTOFF64",
         why: "llvm-jitlink has no R_X86_64_PLTOFF64, which gcc emits for -mcmodel=large -fPIC",
+    },
+    Known {
+        controllers: JITLINKS,
+        executors: &[Hosted, Microvm, Q35],
+        programs: &["got/clang-no-plt"],
+        sign: "Error deserializing return value from blob in call",
+        why: "llvm-jitlink relaxes `call *f@GOTPCREL(%rip)` wrongly when f lies below 4 GiB: it calls into the void, and \
+              our executor survives that",
     },
     Known {
         controllers: JITLINKS_19,

@@ -26,15 +26,11 @@ pub(super) fn run(
     match controller {
         Controller::Graft => {
             command = Command::new(&place::graft()?.command);
-            let (running, name) = match target {
-                Target::Stock { executor, .. } => {
-                    let (running, address) = listening(executor)?;
-                    (Some(running), format!("tcp:{address}"))
-                }
-                Target::Ours { name, .. } => (None, name.clone()),
+            let name = match target {
+                Target::Stock { executor, .. } => joined("exec:", executor),
+                Target::Ours { name, .. } => name.into(),
             };
-            beside = running;
-            command.args(["run", "-t", &name]).args(&built.inputs);
+            command.args(["run", "-t"]).arg(name).args(&built.inputs);
             if !program.args.is_empty() {
                 command.arg("--").args(program.args);
             }
@@ -109,12 +105,6 @@ fn joined(option: &str, path: &Path) -> OsString {
     let mut joined = OsString::from(option);
     joined.push(path);
     joined
-}
-
-fn listening(executor: &Path) -> Result<(Running, String), String> {
-    let address = format!("127.0.0.1:{}", target::free_port());
-    let running = child::spawn(Command::new(executor).arg(format!("listen={address}")))?;
-    wait_for(running, address)
 }
 
 fn serving(target: &Target) -> Result<(Running, String), String> {

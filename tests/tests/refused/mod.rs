@@ -69,8 +69,7 @@ struct State {
 
 impl Rig {
     fn on_machine() -> Self {
-        let graft = place::graft().unwrap_or_else(|error| panic!("{error}"));
-        let mut machine = Machine::new(&graft.image);
+        let mut machine = Machine::new(place::image().unwrap_or_else(|error| panic!("{error}")));
         machine.kind = MachineKind::Microvm;
         machine.time_limit = Some(Duration::from_secs(120));
         let running = machine.spawn().unwrap_or_else(|error| panic!("{error}"));
