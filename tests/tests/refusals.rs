@@ -189,12 +189,11 @@ fn line_8_reads_and_writes_outside_what_is_mapped() {
             }
             assert_eq!(rig.read(code, CODE.len() as u64), CODE);
         });
-        rig.refuses(|rig| {
-            let last = at(rig.reserved, 4 * PAGE - 8);
-            rig.client.call::<call::WriteUint64s>(&Seq::new(&[(last, u64::MAX)]));
-            assert_eq!(rig.client.call::<call::ReadStrings>(&Seq::new(&[last])), [0_u8; 0]);
-            rig.client.call::<call::WriteUint64s>(&Seq::new(&[(last, 0)]));
-        });
+        // The newest reservation, with nothing behind it that a string could run on into.
+        let tail = rig.reserve(PAGE).unwrap();
+        let last = at(tail, PAGE - 8);
+        rig.client.call::<call::WriteUint64s>(&Seq::new(&[(last, u64::MAX)]));
+        rig.refuses(|rig| assert_eq!(rig.client.call::<call::ReadStrings>(&Seq::new(&[last])), [0_u8; 0]));
     });
 }
 
@@ -239,13 +238,29 @@ fn line_11_segments_out_of_order_overlapping_or_past_the_end() {
                 (&[sized(second, PAGE, b"x"), sized(first, PAGE, b"y")], ""),
                 (&[sized(first, 2 * PAGE, b"x"), sized(second, PAGE, b"y")], ""),
                 (&[sized(first, PAGE, b"x"), sized(first, PAGE, b"y")], ""),
-                (&[sized(at(first, 1), 8, b"x")], ""),
                 (&[sized(first, 8, b"x"), segment(Prot::ReadExec, at(first, 64), CODE)], ""),
             ];
             for (segments, words) in cases {
                 refused(rig.initialize(segments), words);
             }
             assert_eq!(rig.read(first, 64), [0; 64]);
+        });
+    });
+}
+
+#[test]
+fn line_11_a_page_has_one_protection() {
+    on_each_executor(|rig| {
+        // A segment that begins in the middle of a page is served, and takes the page with it.
+        let base = rig.reserve(PAGE).unwrap();
+        let sized = |addr, prot, content| Segment { group: group(prot), addr, size: 8, content: Blob(content) };
+        rig.initialize(&[sized(at(base, 64), Prot::ReadExec, CODE)]).unwrap();
+        rig.refuses(|rig| {
+            for prot in [Prot::ReadWrite, Prot::Read, Prot::ReadExec] {
+                refused(rig.initialize(&[sized(base, prot, b"x")]), "");
+                refused(rig.initialize(&[sized(at(base, 128), prot, b"x")]), "");
+            }
+            assert_eq!(rig.run_main(at(base, 64)), 41_i64.to_le_bytes());
         });
     });
 }
