@@ -43,7 +43,11 @@ impl Target {
             Executor::Stock19 => stock(tools::llvm19("llvm-jitlink-executor"), tools::llvm19("lli-child-target")),
             Executor::Stock22 => stock(tools::llvm22("llvm-jitlink-executor"), tools::llvm22("lli-child-target")),
             Executor::Hosted => place::graft().map(|_| Self::Ours { name: "hosted".to_owned(), machine: None }),
-            Executor::Microvm | Executor::Q35 => Err("machines are not wired up yet".to_owned()),
+            Executor::Microvm | Executor::Q35 => {
+                let kind = if executor == Executor::Q35 { "q35" } else { "microvm" };
+                let image = place::image()?.display();
+                Ok(Self::Ours { name: format!("qemu:machine={kind},image={image}"), machine: None })
+            }
         }
     }
 }

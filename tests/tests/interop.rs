@@ -20,8 +20,12 @@ matrix! {
     hosted_jitlink19: Hosted x Jitlink19;
     hosted_jitlink22: Hosted x Jitlink22;
     hosted_jitlink22_slab: Hosted x Jitlink22Slab;
+    hosted_jitlink19_tcp: Hosted x Jitlink19Tcp;
+    hosted_jitlink22_tcp: Hosted x Jitlink22Tcp;
     hosted_lli19: Hosted x Lli19;
     hosted_lli22: Hosted x Lli22;
+    microvm_graft: Microvm x Graft;
+    q35_graft: Q35 x Graft;
     stock19_graft: Stock19 x Graft;
     stock22_graft: Stock22 x Graft;
     stock19_jitlink19: Stock19 x Jitlink19;

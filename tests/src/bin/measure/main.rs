@@ -1,19 +1,32 @@
 //! `cargo measure`: prints what Graft costs, as medians with their noise, beside stock tools in the same run.
 
+mod boot;
 mod chain;
 mod figures;
+mod wire;
 
 use std::process::ExitCode;
 
-use graft_tests::install;
+use graft_tests::{install, place};
+
+use crate::figures::{Aim, Figure, line};
 
 fn main() -> ExitCode {
-    let done = install::ensure(install::VERIFY).and_then(|()| chain::report());
-    match done {
+    match install::ensure(install::VERIFY).and_then(|()| report()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("measure: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn report() -> Result<(), String> {
+    println!("executor image");
+    let image = place::image()?;
+    let bytes = std::fs::metadata(image).map_err(|error| format!("{}: {error}", image.display()))?.len();
+    line("file", &Figure::new([bytes as f64 / 1024.0], "KiB"), Some(Aim { at_most: 256.0 }));
+    boot::report()?;
+    wire::report()?;
+    chain::report()
 }

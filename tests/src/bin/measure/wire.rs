@@ -1,0 +1,149 @@
+//! The wire: what one small object costs in messages, round trips and bytes, counted by a relay in the middle.
+//!
+//! The relay stands between any controller and the hosted executor; a *round trip* is a turn of the controller: it sent
+//! something after it had heard something.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use graft_protocol::Header;
+use graft_tests::child::{self, End};
+use graft_tests::{objects, place, programs, target, tools};
+
+use crate::figures::{Aim, Figure, line};
+
+/// The object: a `main` that prints four lines.
+const PROGRAM: &str = "data/gcc-default";
+
+pub(crate) fn report() -> Result<(), String> {
+    println!("the wire, for one small object that prints four lines (counted by a relay, hosted executor)");
+    let found = |tool: Result<PathBuf, tools::Missing>| tool.map_err(|missing| missing.to_string());
+    let graft = place::graft()?.command.clone();
+    count("graft run", &graft, |relay| vec!["run".into(), "-t".into(), format!("tcp:{relay}")], true)?;
+    let connect = |relay: &str| vec![format!("-oop-executor-connect={relay}")];
+    count("llvm-jitlink 19", &found(tools::llvm19("llvm-jitlink"))?, connect, false)?;
+    count("llvm-jitlink 22", &found(tools::llvm22("llvm-jitlink"))?, connect, false)
+}
+
+fn count(name: &str, program: &PathBuf, words: impl Fn(&str) -> Vec<String>, ours: bool) -> Result<(), String> {
+    let small = programs::PROGRAMS.iter().find(|small| small.name == PROGRAM).ok_or("no such program")?;
+    let built = objects::built(small)?;
+    let executor = target::free_port();
+    let mut command = Command::new(&place::graft()?.hosted);
+    let running = child::spawn(command.arg(format!("listen=127.0.0.1:{executor}")))?;
+    if !target::is_listening(executor, Duration::from_secs(20)) {
+        return Err("the hosted executor does not listen".to_owned());
+    }
+    let relay = Relay::start(executor).map_err(|error| format!("relay: {error}"))?;
+    let mut command = Command::new(program);
+    let outcome = child::run(command.args(words(&relay.address)).args(&built.inputs), Duration::from_secs(60))?;
+    drop(running);
+    if outcome.end != End::Exit(small.status) {
+        return Err(format!("{name}: {}: {}", outcome.end, outcome.stderr));
+    }
+    let traffic = relay.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+    let whole = |value: usize, unit| Figure::new([value as f64], unit);
+    let aim = ours.then_some(Aim { at_most: 4.0 });
+    line(&format!("{name}: round trips"), &whole(traffic.turns, ""), aim);
+    line(&format!("{name}: to the executor"), &whole(traffic.to_executor.bytes, "bytes"), None);
+    line(&format!("{name}: from the executor, with Setup"), &whole(traffic.from_executor.bytes, "bytes"), None);
+    let messages = traffic.to_executor.messages + traffic.from_executor.messages;
+    line(&format!("{name}: messages both ways"), &whole(messages, ""), None);
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+struct Traffic {
+    to_executor: Way,
+    from_executor: Way,
+    turns: usize,
+    heard_since: bool,
+}
+
+/// One direction, cut into messages as they pass.
+#[derive(Debug, Default)]
+struct Way {
+    bytes: usize,
+    messages: usize,
+    head: Vec<u8>,
+    left: u64,
+}
+
+impl Way {
+    /// Counts bytes that pass, and says whether a message began among them.
+    fn pass(&mut self, mut bytes: &[u8]) -> bool {
+        self.bytes += bytes.len();
+        let mut began = false;
+        while !bytes.is_empty() {
+            if self.left == 0 {
+                let take = (Header::SIZE - self.head.len()).min(bytes.len());
+                let (head, rest) = bytes.split_at(take);
+                began |= self.head.is_empty();
+                self.head.extend_from_slice(head);
+                bytes = rest;
+                if let Some(size) = self.head.first_chunk::<8>().filter(|_| self.head.len() == Header::SIZE) {
+                    self.left = u64::from_le_bytes(*size).saturating_sub(Header::SIZE as u64);
+                    self.messages += 1;
+                    self.head.clear();
+                }
+            } else {
+                let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+                self.left -= take as u64;
+                bytes = &bytes[take..];
+            }
+        }
+        began
+    }
+}
+
+struct Relay {
+    address: String,
+    traffic: Arc<Mutex<Traffic>>,
+}
+
+impl Relay {
+    fn start(executor: u16) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let address = listener.local_addr()?.to_string();
+        let traffic = Arc::new(Mutex::new(Traffic::default()));
+        let counted = Arc::clone(&traffic);
+        thread::spawn(move || -> std::io::Result<()> {
+            let (controller, _) = listener.accept()?;
+            let executor = TcpStream::connect(("127.0.0.1", executor))?;
+            controller.set_nodelay(true)?;
+            executor.set_nodelay(true)?;
+            let (from, to) = (executor.try_clone()?, controller.try_clone()?);
+            let counting = Arc::clone(&counted);
+            thread::spawn(move || {
+                copy(from, to, |bytes| {
+                    let mut traffic = counting.lock().unwrap_or_else(PoisonError::into_inner);
+                    traffic.heard_since |= traffic.from_executor.pass(bytes);
+                })
+            });
+            copy(controller, executor, |bytes| {
+                let mut traffic = counted.lock().unwrap_or_else(PoisonError::into_inner);
+                if traffic.to_executor.pass(bytes) && std::mem::take(&mut traffic.heard_since) {
+                    traffic.turns += 1;
+                }
+            });
+            Ok(())
+        });
+        Ok(Self { address, traffic })
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream, mut passing: impl FnMut(&[u8])) {
+    let mut buffer = [0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        passing(&buffer[..count]);
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
