@@ -12,7 +12,8 @@ use super::signals;
 
 /// What `graft serve` takes.
 #[derive(Debug, clap::Args)]
-#[group(id = "where", required = true, multiple = false, args = ["listen", "fds"])]
+#[group(skip)]
+#[command(group(clap::ArgGroup::new("where").required(true).args(["listen", "fds"])))]
 pub(crate) struct Args {
     /// Serve whoever connects to this TCP address, one after another
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
