@@ -7,6 +7,7 @@ use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,8 +68,16 @@ impl Outcome {
 pub struct Running {
     child: Child,
     started: Instant,
-    stdout: Receiver<Vec<u8>>,
-    stderr: Receiver<Vec<u8>>,
+    stdout: Drained,
+    stderr: Drained,
+}
+
+/// A stream that is read as it comes.
+#[derive(Debug)]
+struct Drained {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Hears of every piece, and hangs up at the end.
+    grown: Receiver<()>,
 }
 
 /// Runs `command` to its end, at most for `limit`.
@@ -91,8 +100,8 @@ pub fn spawn(command: &mut Command) -> Result<Running, String> {
     let mut child = command
         .spawn()
         .map_err(|error| format!("cannot start `{}`: {error}", command.get_program().to_string_lossy()))?;
-    let stdout = drain(child.stdout.take());
-    let stderr = drain(child.stderr.take());
+    let stdout = Drained::start(child.stdout.take());
+    let stderr = Drained::start(child.stderr.take());
     Ok(Running { child, started, stdout, stderr })
 }
 
@@ -113,27 +122,33 @@ impl Running {
         signal(name, &self.child.id().to_string());
     }
 
+    /// Waits until its standard output has at least `len` bytes, at most for `limit`, and returns all there is then.
+    #[must_use]
+    pub fn stdout(&self, len: usize, limit: Duration) -> Vec<u8> {
+        self.stdout.wait(len, Instant::now() + limit);
+        self.stdout.so_far()
+    }
+
+    /// Its standard error so far.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+    }
+
     /// Waits for its end and that of its streams; kills it with everything it started when `limit` has passed.
     #[must_use]
     pub fn finish(mut self, limit: Duration) -> Outcome {
         let deadline = Instant::now() + limit;
-        let mut late = false;
-        let mut collect = |stream: &Receiver<Vec<u8>>| {
-            stream.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_else(|_| {
-                late = true;
-                // The end of the group closes the pipe, and what was read until then arrives.
-                kill_group(self.child.id());
-                stream.recv_timeout(Duration::from_secs(5)).unwrap_or_default()
-            })
-        };
-        let stdout = collect(&self.stdout);
-        let stderr = collect(&self.stderr);
-        let end = match self.wait_until(deadline) {
-            Some(end) if !late => end,
-            _ => End::TimeOut,
-        };
-        let stderr = String::from_utf8_lossy(&stderr).into_owned();
-        Outcome { end, stdout, stderr, took: self.started.elapsed() }
+        let in_time = [&self.stdout, &self.stderr].into_iter().all(|stream| stream.wait(usize::MAX, deadline));
+        let end = if in_time { self.wait_until(deadline) } else { None };
+        if end.is_none() {
+            // The end of the group closes the pipes, and what was written until then arrives.
+            kill_group(self.child.id());
+            let a_moment = Instant::now() + Duration::from_secs(5);
+            let _ = [&self.stdout, &self.stderr].into_iter().all(|stream| stream.wait(usize::MAX, a_moment));
+        }
+        let (stdout, stderr) = (self.stdout.so_far(), self.stderr());
+        Outcome { end: end.unwrap_or(End::TimeOut), stdout, stderr, took: self.started.elapsed() }
     }
 
     fn wait_until(&mut self, deadline: Instant) -> Option<End> {
@@ -168,16 +183,40 @@ fn signal(name: &str, process: &str) {
     let _ = Command::new("kill").args(["-s", name, "--", process]).stderr(Stdio::null()).status();
 }
 
-fn drain(stream: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
-    let (done, read) = mpsc::channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut stream) = stream {
-            let _ = stream.read_to_end(&mut bytes);
+impl Drained {
+    fn start(stream: Option<impl Read + Send + 'static>) -> Self {
+        let (growing, grown) = mpsc::channel();
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&bytes);
+        thread::spawn(move || {
+            let Some(mut stream) = stream else { return };
+            let mut piece = [0; 1 << 14];
+            while let Ok(count @ 1..) = stream.read(&mut piece) {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&piece[..count]);
+                // Nobody listens any more when the child is dropped; its pipe is emptied all the same.
+                let _ = growing.send(());
+            }
+        });
+        Self { bytes, grown }
+    }
+
+    fn so_far(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until `len` bytes are there or the stream has ended; whether that was before `deadline`.
+    fn wait(&self, len: usize, deadline: Instant) -> bool {
+        loop {
+            if self.bytes.lock().unwrap_or_else(PoisonError::into_inner).len() >= len {
+                return true;
+            }
+            match self.grown.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(()) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return true,
+                Err(mpsc::RecvTimeoutError::Timeout) => return false,
+            }
         }
-        let _ = done.send(bytes);
-    });
-    read
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use crate::child::Running;
+use crate::child::{self, Running};
 use crate::interop::Executor;
 use crate::{place, tools};
 
@@ -23,10 +24,13 @@ pub enum Target {
     Ours {
         /// The word that `graft -t` takes.
         name: String,
-        /// What keeps the machine up.
+        /// The `graft boot` that keeps the machine up, where it stays for all sessions.
         machine: Option<Running>,
     },
 }
+
+/// How long a machine may take to come up on a busy host.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
 
 impl Target {
     /// Starts `executor`, or finds the program that is started for each session.
@@ -43,11 +47,32 @@ impl Target {
             Executor::Stock19 => stock(tools::llvm19("llvm-jitlink-executor"), tools::llvm19("lli-child-target")),
             Executor::Stock22 => stock(tools::llvm22("llvm-jitlink-executor"), tools::llvm22("lli-child-target")),
             Executor::Hosted => place::graft().map(|_| Self::Ours { name: "hosted".to_owned(), machine: None }),
-            Executor::Microvm | Executor::Q35 => {
-                let kind = if executor == Executor::Q35 { "q35" } else { "microvm" };
-                let image = place::image()?.display();
-                Ok(Self::Ours { name: format!("qemu:machine={kind},image={image}"), machine: None })
+            // Booted once and kept by `graft boot`, for all sessions one after another.
+            Executor::Microvm => {
+                let mut command = Command::new(&place::graft()?.command);
+                command.args(["boot", "--machine", "microvm"]).env("GRAFT_RUNTIME_IMAGE", place::image()?);
+                let machine = child::spawn(&mut command)?;
+                let said = machine.stdout(1, BOOT_LIMIT);
+                let name = String::from_utf8_lossy(&said).trim_end().to_owned();
+                if name.is_empty() {
+                    return Err(format!("the machine did not come up: {}", machine.stderr()));
+                }
+                Ok(Self::Ours { name, machine: Some(machine) })
             }
+            // A machine of its own for each session.
+            Executor::Q35 => {
+                let image = place::image()?.display();
+                Ok(Self::Ours { name: format!("qemu:machine=q35,image={image}"), machine: None })
+            }
+        }
+    }
+
+    /// What keeps the machine up, where it stays.
+    #[must_use]
+    pub const fn machine(&self) -> Option<&Running> {
+        match self {
+            Self::Ours { machine, .. } => machine.as_ref(),
+            Self::Stock { .. } => None,
         }
     }
 }

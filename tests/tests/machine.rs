@@ -24,7 +24,7 @@ const SELF_TEST_PASSED: u8 = 0x20;
 const FAULT: u8 = 0x30;
 
 fn machine(kind: MachineKind, cmdline: &str) -> Machine {
-    let mut machine = Machine::new(&place::graft().unwrap().image);
+    let mut machine = Machine::new(place::image().unwrap());
     machine.kind = kind;
     machine.cmdline = String::from(cmdline);
     machine.time_limit = Some(LIMIT);

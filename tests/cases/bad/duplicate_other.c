@@ -1,0 +1,2 @@
+// The second definition.
+int twice(void) { return 2; }

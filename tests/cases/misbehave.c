@@ -1,0 +1,64 @@
+// Ends badly, or strangely, in the way its first argument says.
+typedef unsigned long size_t;
+int puts(const char *);
+void abort(void);
+void exit(int);
+int differ(const char *a, const char *b) {
+    while (*a && *a == *b)
+        a++, b++;
+    return *a - *b;
+}
+
+int main(int, char **);
+static volatile int zero;
+static unsigned char data[] = {0xc3};
+static unsigned char used_up[1 << 30];
+
+// Not a tail call, and nothing to fold: every level keeps its frame.
+__attribute__((noinline)) static int deeper(volatile int *above) {
+    volatile int here[64];
+    here[0] = *above + 1;
+    return deeper(here) + here[0];
+}
+
+int main(int argc, char **argv) {
+    const char *how = argc > 0 ? argv[0] : "";
+    puts(how);
+    if (!differ(how, "read-null"))
+        return *(volatile int *)0;
+    if (!differ(how, "write-null"))
+        *(volatile int *)8 = 1;
+    if (!differ(how, "read-far"))
+        return *(volatile int *)0x600000000000;
+    if (!differ(how, "read-noncanonical"))
+        return *(volatile int *)0x1234567812345678;
+    if (!differ(how, "write-code"))
+        *(volatile unsigned char *)main = 0xc3;
+    if (!differ(how, "run-data"))
+        ((void (*)(void))data)();
+    if (!differ(how, "jump-null"))
+        ((void (*)(void))(size_t)zero)();
+    if (!differ(how, "undefined"))
+        __asm__ volatile("ud2");
+    if (!differ(how, "divide"))
+        return 1 / zero;
+    if (!differ(how, "trap"))
+        __asm__ volatile("int3");
+    if (!differ(how, "overflow-stack"))
+        return deeper((volatile int[]){argc});
+    if (!differ(how, "abort"))
+        abort();
+    if (!differ(how, "exit"))
+        exit(7);
+    if (!differ(how, "use-up"))
+        for (size_t i = 0; i < sizeof used_up; i += 4096)
+            used_up[i] = 1;
+    if (!differ(how, "loop"))
+        for (;;)
+            zero = 0;
+    if (!differ(how, "large"))
+        return 300;
+    if (!differ(how, "negative"))
+        return -1;
+    return 0;
+}

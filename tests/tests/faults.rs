@@ -1,0 +1,70 @@
+//! Programs that end badly: each gives the exit code it must, and the next program on the same machine works.
+
+use std::process::Command;
+use std::time::Duration;
+
+use graft_tests::child::{self, End, Outcome};
+use graft_tests::interop::Executor;
+use graft_tests::objects;
+use graft_tests::place;
+use graft_tests::programs::{Compiler, Unit};
+use graft_tests::target::Target;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How the program misbehaves, the exit code, and what Graft says of it.
+const MISDEEDS: &[(&str, i32, &str)] = &[
+    ("read-null", 139, "page fault reading 0x0"),
+    ("write-null", 139, "page fault writing 0x8"),
+    ("read-far", 139, "page fault reading 0x600000000000"),
+    ("read-noncanonical", 139, "protection"),
+    ("write-code", 139, "page fault writing"),
+    ("run-data", 139, "page fault executing"),
+    ("jump-null", 139, "page fault executing 0x0"),
+    ("undefined", 132, "invalid opcode"),
+    ("divide", 136, "divide"),
+    ("trap", 133, "breakpoint"),
+    ("overflow-stack", 139, "stack"),
+    ("abort", 134, "abort"),
+];
+
+fn run(target: &str, object: &std::path::Path, words: &[&str]) -> Outcome {
+    let mut command = Command::new(&place::graft().unwrap().command);
+    child::run(command.args(["run", "-t", target]).arg(object).arg("--").args(words), LIMIT).unwrap()
+}
+
+fn misbehave(executor: Executor) {
+    let target = Target::start(executor).unwrap();
+    let Target::Ours { name, .. } = &target else { panic!("one of ours") };
+    let unit = Unit { source: "misbehave.c", compiler: Compiler::Gcc, flags: "-O1" };
+    let object = objects::compile(&unit, &place::scratch(&format!("faults-{executor:?}"))).unwrap();
+    for (how, code, words) in MISDEEDS {
+        let outcome = run(name, &object, &[how]);
+        assert_eq!(outcome.end, End::Exit(*code), "{how}: {}", outcome.stderr);
+        assert_eq!(String::from_utf8_lossy(&outcome.stdout), format!("{how}\n"));
+        assert!(outcome.stderr.contains(words), "{how}: {:?} says nothing of {words:?}", outcome.stderr);
+        let next = run(name, &object, &["well"]);
+        assert_eq!((next.end, &next.stdout[..]), (End::Exit(0), &b"well\n"[..]), "after {how}: {}", next.stderr);
+    }
+}
+
+#[test]
+fn misdeeds_on_the_hosted_executor() {
+    misbehave(Executor::Hosted);
+}
+
+#[test]
+fn misdeeds_on_a_machine_that_stays() {
+    misbehave(Executor::Microvm);
+}
+
+#[test]
+fn results_that_do_not_fit_and_calls_of_exit() {
+    let unit = Unit { source: "misbehave.c", compiler: Compiler::Gcc, flags: "-O1" };
+    let object = objects::compile(&unit, &place::scratch("faults-results")).unwrap();
+    for (how, code, words) in [("large", 44, "300"), ("negative", 255, "-1"), ("exit", 7, "")] {
+        let outcome = run("hosted", &object, &[how]);
+        assert_eq!(outcome.end, End::Exit(code), "{how}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(words), "{how}: {:?} says nothing of {words:?}", outcome.stderr);
+    }
+}
