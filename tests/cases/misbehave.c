@@ -3,7 +3,8 @@ typedef unsigned long size_t;
 int puts(const char *);
 void abort(void);
 void exit(int);
-int differ(const char *a, const char *b) {
+void *malloc(size_t);
+static int differ(const char *a, const char *b) {
     while (*a && *a == *b)
         a++, b++;
     return *a - *b;
@@ -12,7 +13,6 @@ int differ(const char *a, const char *b) {
 int main(int, char **);
 static volatile int zero;
 static unsigned char data[] = {0xc3};
-static unsigned char used_up[1 << 30];
 
 // Not a tail call, and nothing to fold: every level keeps its frame.
 __attribute__((noinline)) static int deeper(volatile int *above) {
@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     if (!differ(how, "undefined"))
         __asm__ volatile("ud2");
     if (!differ(how, "divide"))
-        return 1 / zero;
+        return (argc + 6) / zero;
     if (!differ(how, "trap"))
         __asm__ volatile("int3");
     if (!differ(how, "overflow-stack"))
@@ -51,8 +51,9 @@ int main(int argc, char **argv) {
     if (!differ(how, "exit"))
         exit(7);
     if (!differ(how, "use-up"))
-        for (size_t i = 0; i < sizeof used_up; i += 4096)
-            used_up[i] = 1;
+        for (volatile char *block; (block = malloc(1 << 20));)
+            for (size_t i = 0; i < 1 << 20; i += 4096)
+                block[i] = 1; // and never given back
     if (!differ(how, "loop"))
         for (;;)
             zero = 0;

@@ -125,8 +125,8 @@ pub static RACES: &[Race] = &[
     Race {
         controllers: JITLINKS_22,
         several_objects: true,
-        signs: &["ELFDebugObjectPlugin::notifyMaterializing"],
-        why: "llvm-jitlink 22 now and then fails an assertion of its debugger plugin when it links several objects; the \
+        signs: &["ELFDebugObjectPlugin"],
+        why: "llvm-jitlink 22 now and then dies in its debugger plugin when it links several objects; the \
               cell was tried again",
     },
 ];
