@@ -11,8 +11,14 @@ const TIMER_COMMAND: Port = Port(0x43);
 const TIMER_HZ: u64 = 1_193_182;
 /// One millisecond in ticks.
 const MEASURED_TICKS: u64 = TIMER_HZ / 1000;
-/// Each look takes a microsecond or more: a hundred milliseconds at least.
+/// Looks at the timer in one measurement. Each takes a microsecond or more: a hundred milliseconds at least.
 const MOST_LOOKS: usize = 100_000;
+
+/// Two measurements in a row that differ by less than one part in this many are believed. The timer wraps every 55 ms: a
+/// host that stops the machine for longer inside a measurement spoils it, and not the same way twice.
+const AGREEMENT: u64 = 10;
+/// Measurements in all: a host so busy that none agree leaves the last.
+const MOST_MEASUREMENTS: usize = 8;
 
 /// Counts nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +31,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts the clock and measures the counter's speed, for about a millisecond.
+    /// Starts the clock and measures the counter's speed, for some milliseconds.
     #[must_use]
     pub fn start() -> Self {
         let started = cpu::timestamp();
@@ -33,20 +39,16 @@ impl Clock {
         TIMER_COMMAND.write(0x34);
         TIMER_DATA.write(0);
         TIMER_DATA.write(0);
-        let guess = Self { started, scale: 1 << 32, measured: false };
-        let (first_ticks, first) = sample();
-        for _ in 0..MOST_LOOKS {
-            let (ticks, now) = sample();
-            // It counts down, and wraps.
-            let passed = u64::from(first_ticks.wrapping_sub(ticks));
-            if passed >= MEASURED_TICKS {
-                let counts = now.saturating_sub(first).max(1);
-                // At most 65536 ticks, less than 2^26 nanoseconds.
-                let nanoseconds = passed * 1_000_000_000 / TIMER_HZ;
-                return Self { scale: (nanoseconds << 32) / counts, measured: true, ..guess };
+        let mut before: Option<u64> = None;
+        for _ in 0..MOST_MEASUREMENTS {
+            let Some(scale) = measure() else { break };
+            let agrees = before.is_some_and(|before| before.abs_diff(scale) < scale / AGREEMENT);
+            before = Some(scale);
+            if agrees {
+                break;
             }
         }
-        guess
+        Self { started, scale: before.unwrap_or(1 << 32), measured: before.is_some() }
     }
 
     /// Whether the speed was measured, and is not a guess of one count per nanosecond.
@@ -62,6 +64,23 @@ impl Clock {
         let ns = (u128::from(counts) * u128::from(self.scale)) >> 32;
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
+}
+
+/// One measurement of [`Clock::scale`]; `None` when the timer does not count.
+fn measure() -> Option<u64> {
+    let (first_ticks, first) = sample();
+    for _ in 0..MOST_LOOKS {
+        let (ticks, now) = sample();
+        // It counts down, and wraps.
+        let passed = u64::from(first_ticks.wrapping_sub(ticks));
+        if passed >= MEASURED_TICKS {
+            let counts = now.saturating_sub(first).max(1);
+            // At most 65536 ticks, less than 2^26 nanoseconds.
+            let nanoseconds = passed * 1_000_000_000 / TIMER_HZ;
+            return Some((nanoseconds << 32) / counts);
+        }
+    }
+    None
 }
 
 /// The timer's count and the time-stamp counter at the same moment: the best of a few tries, because the machine may be
