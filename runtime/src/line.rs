@@ -26,6 +26,12 @@ pub enum LineError {
         /// The limit that ran out.
         millis: u64,
     },
+    /// Bytes were lost on their way.
+    Overrun,
+    /// Bytes came garbled.
+    Garbled,
+    /// The line broke: the peer went away, or wants attention.
+    Break,
     /// The channel failed; the operating system's error number.
     Os(i32),
 }
@@ -35,7 +41,20 @@ impl fmt::Display for LineError {
         match self {
             Self::Closed => f.write_str("the peer closed the line"),
             Self::Stalled { millis } => write!(f, "the peer fell silent inside a message for {millis} ms"),
+            Self::Overrun => f.write_str("bytes were lost on the line: they came faster than they were read"),
+            Self::Garbled => f.write_str("bytes came garbled over the line: noise, or another speed"),
+            Self::Break => f.write_str("the line broke (a break condition)"),
             Self::Os(number) => write!(f, "the line failed (system error {number})"),
+        }
+    }
+}
+
+impl LineError {
+    /// Whether the peer may still be there, so that it can be told, and another session can follow on the same line.
+    pub(crate) const fn leaves_the_line(self) -> bool {
+        match self {
+            Self::Stalled { .. } | Self::Overrun | Self::Garbled | Self::Break => true,
+            Self::Closed | Self::Os(_) => false,
         }
     }
 }
@@ -47,7 +66,7 @@ pub trait Line {
     /// Reads at least one byte into `out` (which is not empty) and returns how many.
     ///
     /// # Errors
-    /// When the peer is gone, or silent for too long inside a message.
+    /// When the peer is gone, or silent for too long inside a message, or bytes were damaged on their way.
     fn read(&self, out: &mut [u8], patience: Patience) -> Result<usize, LineError>;
 
     /// Writes all of `bytes`; when it returns they are on their way.

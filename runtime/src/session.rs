@@ -36,6 +36,17 @@ pub enum SessionEnd {
     Protocol(ProtocolError),
 }
 
+impl SessionEnd {
+    /// Whether the peer may be there still, and does not know where the next message begins.
+    const fn lost_the_boundaries(self) -> bool {
+        match self {
+            Self::Protocol(_) => true,
+            Self::Line(error) => error.leaves_the_line(),
+            Self::Hangup | Self::Closed | Self::Finished => false,
+        }
+    }
+}
+
 impl fmt::Display for SessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -144,7 +155,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.platform.trim();
         self.channel.count_session();
         self.note(format_args!("session ended: {end}"));
-        if matches!(end, SessionEnd::Protocol(_) | SessionEnd::Line(LineError::Stalled { .. })) {
+        if end.lost_the_boundaries() {
             self.channel.line().drain();
         }
         end
@@ -160,12 +171,12 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.calls.lock().end()
     }
 
-    /// Ends the session. A controller that broke the protocol is told so at once, even if loaded code is still running.
+    /// Ends the session. A controller that broke the protocol, or whose bytes did not arrive, is told so at once, even if loaded code is still running.
     pub(crate) fn end(&self, end: SessionEnd) {
         if !self.calls.lock().set_end(end) {
             return;
         }
-        if matches!(end, SessionEnd::Protocol(_) | SessionEnd::Line(LineError::Stalled { .. })) {
+        if end.lost_the_boundaries() {
             self.log(format_args!("{end}"));
             let text = TextBuf::of(end);
             let reason = Outcome(Err(text.as_text()));

@@ -1,7 +1,7 @@
 //! The protocol's channel: the first serial port.
 
 use graft_arch::x86_64::bare::clock::Clock;
-use graft_arch::x86_64::bare::uart;
+use graft_arch::x86_64::bare::uart::{self, Damage};
 
 use crate::line::{Line, LineError, Patience};
 
@@ -28,19 +28,19 @@ impl SerialLine {
     }
 
     fn read_or_stall(&self, out: &mut [u8], millis: u64) -> Result<usize, LineError> {
-        match self.read_within(out, millis) {
+        match self.read_within(out, millis)? {
             0 => Err(LineError::Stalled { millis }),
             count => Ok(count),
         }
     }
 
     /// Reads what comes within `millis`; 0 when nothing does.
-    fn read_within(&self, out: &mut [u8], millis: u64) -> usize {
+    fn read_within(&self, out: &mut [u8], millis: u64) -> Result<usize, LineError> {
         let deadline = self.deadline(millis);
         loop {
-            let count = uart::LINE.receive(out);
+            let count = uart::LINE.receive(out).map_err(named)?;
             if count > 0 || self.clock.uptime_ns() >= deadline {
-                return count;
+                return Ok(count);
             }
             // A clock that was not measured means a board without the timer: nothing would end the sleep of a silent line.
             if self.clock.is_measured() {
@@ -50,11 +50,19 @@ impl SerialLine {
     }
 }
 
+const fn named(damage: Damage) -> LineError {
+    match damage {
+        Damage::Overrun => LineError::Overrun,
+        Damage::Garbled => LineError::Garbled,
+        Damage::Break => LineError::Break,
+    }
+}
+
 impl Line for SerialLine {
     fn read(&self, out: &mut [u8], patience: Patience) -> Result<usize, LineError> {
         match patience {
             Patience::Idle => loop {
-                let count = uart::LINE.receive(out);
+                let count = uart::LINE.receive(out).map_err(named)?;
                 if count > 0 {
                     return Ok(count);
                 }
@@ -73,6 +81,6 @@ impl Line for SerialLine {
     fn drain(&self) {
         let mut dropped = [0; 64];
         let deadline = self.deadline(DRAIN_MILLIS);
-        while self.clock.uptime_ns() < deadline && self.read_within(&mut dropped, QUIET_MILLIS) > 0 {}
+        while self.clock.uptime_ns() < deadline && self.read_within(&mut dropped, QUIET_MILLIS) != Ok(0) {}
     }
 }
