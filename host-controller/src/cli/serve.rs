@@ -89,7 +89,8 @@ pub(crate) fn hooks(console: &Console, report: Report) -> Hooks {
                 report.log(line);
             }
         }),
-        note: Arc::new(move |text| report.detail(text)),
+        note: Arc::new(move |text| report.note(text)),
+        detail: Arc::new(move |text| report.detail(text)),
     }
 }
 

@@ -29,7 +29,7 @@ impl Relay {
             };
             let wait = match verdict {
                 Verdict::Close(reason) => {
-                    (self.hooks.note)(&format!("the client is finished: {reason}"));
+                    (self.hooks.detail)(&format!("the client is finished: {reason}"));
                     self.tell_executor(hangup_in_order());
                     break;
                 }
@@ -96,7 +96,7 @@ impl Relay {
                 return false;
             }
             Heard::Broken(why) => {
-                (self.hooks.note)(&format!("the client is gone: {why}"));
+                (self.hooks.detail)(&format!("the client is gone: {why}"));
                 // A stock client that is closing spoils its exit status over a Hangup.
                 if closing == Closing::Client {
                     client.send(hangup(&why));

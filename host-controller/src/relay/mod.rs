@@ -68,8 +68,10 @@ pub struct Hooks {
     pub console: Arc<TakeBytes>,
     /// Takes a line of the executor's log.
     pub log: Arc<TakeText>,
-    /// Takes what is worth knowing.
+    /// Takes what went wrong and was dealt with.
     pub note: Arc<TakeText>,
+    /// Takes what happens in the usual course of things.
+    pub detail: Arc<TakeText>,
 }
 
 /// Takes a piece of a byte stream.
@@ -245,7 +247,7 @@ impl Relay {
                 (self.hooks.note)(&error.to_string());
                 continue;
             }
-            (self.hooks.note)("a client is served");
+            (self.hooks.detail)("a client is served");
             self.converse(&client, closing);
             client.close(FLUSH_LIMIT);
             if once || self.stopping {

@@ -87,11 +87,12 @@ impl Stage {
         let listener = UnixListener::bind(&line).unwrap();
         let executor = thread::spawn(move || act(listener));
         let notes = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&notes);
+        let (noted, detailed) = (Arc::clone(&notes), Arc::clone(&notes));
         let hooks = Hooks {
             console: Arc::new(|_| {}),
             log: Arc::new(|_| {}),
             note: Arc::new(move |text| noted.lock().unwrap().push(text.to_owned())),
+            detail: Arc::new(move |text| detailed.lock().unwrap().push(text.to_owned())),
         };
         let mut relay = Relay::new(Target::Unix(line), hooks);
         let stopper = relay.stopper();

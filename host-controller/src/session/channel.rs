@@ -48,7 +48,7 @@ impl fmt::Debug for Inner {
 pub(super) struct State {
     pub(super) next: u64,
     pub(super) slots: HashMap<u64, Slot>,
-    /// The longest chain of answers taken so far: see [`Figures::round_trips`].
+    /// The longest chain of answers taken so far: see [`super::Figures::round_trips`].
     pub(super) depth: u64,
     pub(super) unusable: Option<PeerError>,
     pub(super) may_repeat_setup: bool,
