@@ -1,7 +1,8 @@
 //! The real bare-metal platform and line.
 //!
-//! [`start`] brings the machine up and hands out [`Machine`]: a [`Platform`] over page tables of its own, a [`Line`] over the
-//! first serial port, and what the loader said. How the address space is laid out is in `layout.rs`.
+//! [`start`] brings the machine up and hands out [`Machine`]: a [`crate::Platform`] over page tables of its own, a
+//! [`crate::Line`] over the first serial port, and what the loader said. How the address space is laid out is in
+//! `layout.rs`.
 
 mod exit;
 mod layout;
