@@ -2,6 +2,7 @@
 
 mod boot;
 mod chain;
+mod connect;
 mod figures;
 mod wire;
 
@@ -27,6 +28,7 @@ fn report() -> Result<(), String> {
     let bytes = std::fs::metadata(image).map_err(|error| format!("{}: {error}", image.display()))?.len();
     line("file", &Figure::new([bytes as f64 / 1024.0], "KiB"), Some(Aim { at_most: 256.0 }));
     boot::report()?;
+    connect::report()?;
     wire::report()?;
     chain::report()
 }
