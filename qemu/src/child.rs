@@ -1,7 +1,9 @@
-//! What a child process must do between `fork` and `exec`: tie its life to ours and let go of our descriptors.
-#![expect(unsafe_code, reason = "runs system calls between fork and exec")]
+//! What a child process must do between `fork` and `exec`: tie its life to ours and let go of our descriptors. And what
+//! its parent does until it ends.
+#![expect(unsafe_code, reason = "runs system calls between fork and exec, and one that waits")]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Command};
 
@@ -12,6 +14,19 @@ pub(crate) fn tie_to_this_thread(command: &mut Command) {
     // SAFETY: the closure runs in the child of a process that may have threads: it only makes system calls, and neither
     // allocates nor takes a lock.
     unsafe { command.pre_exec(move || before_exec(parent)) };
+}
+
+/// Waits until the child `pid` of this process has ended, and leaves it to be reaped.
+pub(crate) fn wait_for_end(pid: u32) {
+    loop {
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        // SAFETY: takes numbers, and a place for its answer. With `WNOWAIT` it changes nothing.
+        let done = unsafe { libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) };
+        // Any failure but an interrupted wait means that there is nothing left to wait for.
+        if done == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
 }
 
 fn before_exec(parent: u32) -> io::Result<()> {

@@ -9,6 +9,8 @@
 //! connects. The channels are lossless, so whoever holds one must read it: a full socket stops the guest.
 //! [`Gathered`] reads a channel nobody else wants.
 //!
+//! A [`Process`] is whatever program one likes; the machines are only its first users.
+//!
 //! Software emulation is the default everywhere; see [`Accel`].
 
 mod child;

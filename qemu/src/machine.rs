@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::Channel;
 use crate::directory::Directory;
-use crate::{Accel, End, Machine, Process, QemuError, version};
+use crate::{Accel, Machine, Process, QemuError, version};
 
 /// How often a connection is looked for. The end of the process is noticed at once.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -27,25 +27,6 @@ pub struct Running {
     pub log: UnixStream,
     /// The QEMU process.
     pub process: Process,
-}
-
-impl Running {
-    /// The number of the QEMU process.
-    #[must_use]
-    pub const fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// Kills the machine and waits until it is gone.
-    pub fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Waits for the machine's end for at most `limit`; `None` when it still runs then.
-    #[must_use]
-    pub fn wait_exit(&self, limit: Duration) -> Option<End> {
-        self.process.wait_exit(limit)
-    }
 }
 
 impl Machine {

@@ -3,18 +3,18 @@
 //! The kernel kills the child when the keeper dies (see `child.rs`), so the keeper lives exactly as long as the child.
 
 use std::fmt;
-use std::os::unix::process::ExitStatusExt;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-use std::{io, mem};
+use std::time::Duration;
 
 use crate::child;
 use crate::gather::Gathered;
 
-/// How a machine's process ended.
+/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It exited with this status.
@@ -51,52 +51,65 @@ impl fmt::Display for End {
     }
 }
 
-enum Order {
-    Kill,
-    /// The child closed its standard error, which it does only by ending.
-    Gone,
-}
-
-/// A machine's process. It is killed and reaped when this is dropped.
+/// A child process. It is killed and reaped when this is dropped, and by the kernel when this process dies.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
-    orders: Sender<Order>,
-    ended: Arc<Ended>,
-    stderr: Gathered,
+    shared: Arc<Shared>,
+    stderr: Option<Gathered>,
     keeper: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug, Default)]
-struct Ended {
-    end: Mutex<Option<End>>,
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
     changed: Condvar,
 }
 
+#[derive(Debug)]
+struct State {
+    child: Child,
+    /// Why it was killed, when we did it.
+    killed: Option<End>,
+    end: Option<End>,
+}
+
 impl Process {
-    /// Starts `command`, whose standard error must be piped.
-    pub(crate) fn spawn(mut command: Command, time_limit: Option<Duration>) -> io::Result<Self> {
-        let (orders, inbox) = mpsc::channel();
+    /// Starts `command` in a process group of its own, so that an interrupt at the terminal is ours to pass on, without
+    /// any descriptor of ours but the three standard ones. Standard error is gathered when it is piped. After
+    /// `time_limit` it is killed.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn(mut command: Command, time_limit: Option<Duration>) -> io::Result<Self> {
         let (started_in, started) = mpsc::sync_channel(1);
-        let ended = Arc::new(Ended::default());
-        let deadline = time_limit.and_then(|limit| Instant::now().checked_add(limit));
-        let theirs = Arc::clone(&ended);
-        let watcher = orders.clone();
-        let keeper = thread::Builder::new().name(String::from("qemu keeper")).spawn(move || {
-            child::tie_to_this_thread(&mut command);
-            let mut child = match command.spawn() {
-                Ok(child) => child,
+        command.process_group(0);
+        let keeper = thread::Builder::new().name(String::from("process keeper")).spawn(move || {
+            let (shared, pid) = match start(command) {
+                Ok((shared, pid, stderr)) => {
+                    // Nobody there to take it: it is dropped, and with it the child must go.
+                    if started_in.send(Ok((Arc::clone(&shared), pid, stderr))).is_err() {
+                        shared.kill(End::Killed);
+                    }
+                    (shared, pid)
+                }
                 Err(error) => return drop(started_in.send(Err(error))),
             };
-            let stderr = Gathered::start(Watched { stderr: child.stderr.take(), watcher });
-            if started_in.send(Ok((child.id(), stderr))).is_ok() {
-                let end = keep(&mut child, &inbox, deadline);
-                *theirs.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
-                theirs.changed.notify_all();
-            }
+            child::wait_for_end(pid);
+            shared.reap();
         })?;
-        let (pid, stderr) = started.recv().map_err(|_| io::Error::other("the keeper thread ended"))??;
-        Ok(Self { pid, orders, ended, stderr, keeper: Some(keeper) })
+        let (shared, pid, stderr) = started.recv().map_err(|_| io::Error::other("the keeper thread ended"))??;
+        let process = Self { pid, shared, stderr, keeper: Some(keeper) };
+        if let Some(limit) = time_limit {
+            let shared = Arc::clone(&process.shared);
+            let timer = thread::Builder::new().name(String::from("process time limit"));
+            timer.spawn(move || {
+                if shared.wait(limit).is_none() {
+                    shared.kill(End::OutOfTime);
+                }
+            })?;
+        }
+        Ok(process)
     }
 
     /// The process number.
@@ -108,35 +121,32 @@ impl Process {
     /// How it ended, or `None` while it runs.
     #[must_use]
     pub fn end(&self) -> Option<End> {
-        *self.ended.end.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock().end
     }
 
     /// Waits for its end for at most `limit`; `None` when it still runs then.
     #[must_use]
     pub fn wait_exit(&self, limit: Duration) -> Option<End> {
-        let end = self.ended.end.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.ended.changed.wait_timeout_while(end, limit, |end| end.is_none());
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        self.shared.wait(limit)
     }
 
     /// Kills it, unless it has ended, and waits until it is gone.
     pub fn kill(&mut self) {
-        // The keeper may be gone already, with the child.
-        let _ = self.orders.send(Order::Kill);
+        self.shared.kill(End::Killed);
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
     }
 
-    /// What it said on its standard error so far.
+    /// What it said on its standard error so far, if that was piped.
     #[must_use]
     pub fn stderr(&self) -> String {
-        self.stderr.text()
+        self.stderr.as_ref().map_or_else(String::new, Gathered::text)
     }
 
     /// What it said on its standard error, after its end.
     pub(crate) fn last_words(&self) -> String {
-        self.stderr.finish(Duration::from_secs(1))
+        self.stderr.as_ref().map_or_else(String::new, |stderr| stderr.finish(Duration::from_secs(1)))
     }
 }
 
@@ -146,28 +156,51 @@ impl Drop for Process {
     }
 }
 
-/// The keeper's whole life after the start.
-fn keep(child: &mut Child, inbox: &Receiver<Order>, deadline: Option<Instant>) -> End {
-    let order = match deadline {
-        None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        Some(deadline) => inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())),
-    };
-    let reason = match order {
-        Ok(Order::Gone) => return reap(child).map_or(End::Killed, how),
-        Ok(Order::Kill) | Err(RecvTimeoutError::Disconnected) => End::Killed,
-        Err(RecvTimeoutError::Timeout) => End::OutOfTime,
-    };
-    // It may have ended by itself a moment ago: then that is the answer.
-    if let Ok(Some(status)) = child.try_wait() {
-        return how(status);
-    }
-    let _ = child.kill();
-    let _ = reap(child);
-    reason
+/// Starts the child, on the thread whose end would kill it.
+fn start(mut command: Command) -> io::Result<(Arc<Shared>, u32, Option<Gathered>)> {
+    child::tie_to_this_thread(&mut command);
+    let mut child = command.spawn()?;
+    // Our copies of the descriptors it was given: its channels must close when it closes them.
+    drop(command);
+    let pid = child.id();
+    let stderr = child.stderr.take();
+    let state = State { child, killed: None, end: None };
+    let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+    Ok((shared, pid, stderr.map(Gathered::start)))
 }
 
-fn reap(child: &mut Child) -> Option<ExitStatus> {
-    child.wait().ok()
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, limit: Duration) -> Option<End> {
+        let waited = self.changed.wait_timeout_while(self.lock(), limit, |state| state.end.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.end
+    }
+
+    /// Kills the child, unless it has ended: it is reaped under this lock only, so its number is still its own.
+    fn kill(&self, reason: End) {
+        let mut state = self.lock();
+        if state.end.is_none() && state.killed.is_none() && matches!(state.child.try_wait(), Ok(None)) {
+            let _ = state.child.kill();
+            state.killed = Some(reason);
+        }
+    }
+
+    fn reap(&self) {
+        let mut state = self.lock();
+        let status = state.child.wait();
+        let end = match (status, state.killed) {
+            // It may have ended by itself at the last moment: then that is the answer.
+            (Ok(status), Some(reason)) if status.signal() == Some(libc::SIGKILL) => reason,
+            (Ok(status), _) => how(status),
+            (Err(_), reason) => reason.unwrap_or(End::Killed),
+        };
+        state.end = Some(end);
+        drop(state);
+        self.changed.notify_all();
+    }
 }
 
 fn how(status: ExitStatus) -> End {
@@ -175,23 +208,6 @@ fn how(status: ExitStatus) -> End {
         (Some(code), _) => End::Exited(code),
         (None, Some(signal)) => End::Signalled(signal),
         (None, None) => End::Killed,
-    }
-}
-
-/// Standard error that tells the keeper when it closes.
-struct Watched<R> {
-    stderr: Option<R>,
-    watcher: Sender<Order>,
-}
-
-impl<R: io::Read> io::Read for Watched<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.stderr.as_mut().map_or(Ok(0), |stderr| stderr.read(buffer));
-        if matches!(count, Ok(0)) {
-            drop(mem::take(&mut self.stderr));
-            let _ = self.watcher.send(Order::Gone);
-        }
-        count
     }
 }
 
@@ -230,6 +246,33 @@ mod tests {
         assert!(is_alive(pid) && process.end().is_none());
         drop(process);
         assert!(!is_alive(pid));
+    }
+
+    #[test]
+    fn an_end_is_noticed_while_a_grandchild_holds_standard_error() {
+        let mut process = shell("sleep 3 & exit 3", None);
+        assert_eq!(process.wait_exit(Duration::from_secs(2)), Some(End::Exited(3)));
+        let mut deaf = shell("exec 2>&-; exec sleep 100", None);
+        deaf.kill();
+        assert_eq!(deaf.end(), Some(End::Killed));
+        process.kill();
+        assert_eq!(process.end(), Some(End::Exited(3)));
+    }
+
+    #[test]
+    fn a_signal_is_an_end_of_its_own_and_standard_error_may_go_elsewhere() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "kill -SEGV $$"]).stderr(Stdio::null());
+        let process = Process::spawn(command, None).unwrap();
+        assert_eq!(process.wait_exit(LONG), Some(End::Signalled(11)));
+        assert_eq!(process.stderr(), "");
+    }
+
+    #[test]
+    fn the_process_has_a_group_of_its_own() {
+        let process = shell("cut -d' ' -f5 /proc/$$/stat >&2", None);
+        assert_eq!(process.wait_exit(LONG), Some(End::Exited(0)));
+        assert_eq!(process.last_words().trim(), process.pid().to_string());
     }
 
     #[test]

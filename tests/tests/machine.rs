@@ -190,9 +190,9 @@ fn a_machine_ends_at_its_time_limit_and_with_its_handle() {
     let mut short = machine(MachineKind::Microvm, "");
     short.time_limit = Some(Duration::from_millis(300));
     let running = short.spawn().unwrap();
-    assert_eq!(running.wait_exit(LIMIT), Some(End::OutOfTime));
+    assert_eq!(running.process.wait_exit(LIMIT), Some(End::OutOfTime));
     let running = machine(MachineKind::Microvm, "").spawn().unwrap();
-    let pid = running.pid();
+    let pid = running.process.pid();
     assert!(is_alive(pid));
     drop(running);
     assert!(!is_alive(pid));
@@ -213,7 +213,7 @@ const VICTIM: &str = "GRAFT_TESTS_VICTIM";
 fn the_machine_dies_with_a_process_that_is_killed() {
     if env::var_os(VICTIM).is_some() {
         let running = machine(MachineKind::Microvm, "").spawn().unwrap();
-        println!("\nmachine {}", running.pid());
+        println!("\nmachine {}", running.process.pid());
         thread::sleep(LIMIT);
         return;
     }
