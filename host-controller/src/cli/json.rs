@@ -82,7 +82,8 @@ fn string(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             '\n' => f.write_str("\\n")?,
             '\t' => f.write_str("\\t")?,
             '\r' => f.write_str("\\r")?,
-            c if c.is_control() && u32::from(c) < 0x10000 => write!(f, "\\u{:04x}", u32::from(c))?,
+            // All of them are below 0x10000.
+            c if c.is_control() => write!(f, "\\u{:04x}", u32::from(c))?,
             c => f.write_char(c)?,
         }
     }

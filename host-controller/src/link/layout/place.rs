@@ -1,8 +1,8 @@
 //! The order of sections in the image.
 //!
-//! Read-only first, with the GOT at its end; then code, the stubs first and so next to the GOT; then data, its zero-fill last and the large
-//! objects of it behind the small, so that what code reaches through 32 bits stays near however large the rest is. What
-//! is marked large (`.ldata`, `.lbss`) follows.
+//! Read-only first, with the GOT at its end; then code, the stubs first and so next to the GOT; then data, its zero-fill
+//! last and the large objects of it behind the small, so that what code reaches through 32 bits stays near however large
+//! the rest is. What is marked large (`.ldata`, `.lbss`) follows.
 
 use std::collections::HashSet;
 
@@ -241,7 +241,7 @@ struct Placer<'p> {
 
 impl<'p> Placer<'p> {
     fn fill(&mut self, pages: &Pages, prot: Prot, with_arrays: bool) -> Result<(), LayoutError> {
-        self.filler.start(prot).map_err(|full| self.too_large(full, "a", None, 0))?;
+        self.filler.start(prot).map_err(|full| self.too_large(full, "(the start of a segment)", None, 0))?;
         self.put_all(&pages.content)?;
         if with_arrays {
             self.put_arrays()?;
@@ -301,7 +301,7 @@ impl<'p> Placer<'p> {
     }
 
     fn finish(mut self) -> Result<Layout<'p>, LayoutError> {
-        self.filler.close().map_err(|full| self.too_large(full, "the last", None, 0))?;
+        self.filler.close().map_err(|full| self.too_large(full, "(the end of the last segment)", None, 0))?;
         for slot in self.layout.slots.iter_mut().filter(|slot| **slot != NOWHERE) {
             *slot += self.layout.got;
         }

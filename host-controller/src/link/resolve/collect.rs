@@ -224,7 +224,7 @@ impl<'o> Collector<'_, 'o> {
             Definition::Common { align, index: None } => {
                 let global = &mut self.program.globals[id.0];
                 if align.max(1) > MAX_ALIGN || !align.max(1).is_power_of_two() {
-                    let owner = global.owner.map_or(0, |owner| owner);
+                    let owner = global.owner.unwrap_or(0);
                     let section = format!("COMMON ({})", printable(global.name));
                     let file = self.program.loaded[owner].object.name.clone();
                     return Err(ResolveError::Section { file, section, fault: SectionFault::Alignment(align) });
