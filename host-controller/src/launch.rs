@@ -57,6 +57,17 @@ pub enum LaunchError {
     TimedOut(Duration),
 }
 
+impl LaunchError {
+    /// The call that failed, when that is the reason, whatever it was for.
+    #[must_use]
+    pub const fn call(&self) -> Option<&CallError> {
+        match self {
+            Self::Call(error) | Self::Memory(MemoryError::Call(error)) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 /// A program at its addresses, not shipped yet.
 #[derive(Debug)]
 pub struct Placed<'l> {
@@ -190,13 +201,15 @@ pub fn execute(
     // console or for a handler of ours, the executor serves what has arrived.
     let alone = image.initializers.is_empty() && image.finalizers.is_empty() && initializing.is_one_request();
     let ahead = alone && caller.peer().wrapper(WrapperId::CallMain).is_some();
-    let main = if ahead { Some(runner.start(entry)?) } else { None };
+    let main = ahead.then(|| runner.start(entry)).transpose();
     let loaded = memory.loaded(initializing)?;
     let before = image.initializers.iter().map(|function| function.function);
     let after = image.finalizers.iter().map(|function| function.function);
     let called = match main {
-        Some(main) => runner.wait(main).and_then(|reply| Ok((ending(&reply)?, reply.arrived()))),
-        None => runner.sequence(before, entry, after).map(|ending| (ending, Instant::now())),
+        // It could not even be sent.
+        Err(error) => Err(error.into()),
+        Ok(Some(main)) => runner.wait(main).and_then(|reply| Ok((ending(&reply)?, reply.arrived()))),
+        Ok(None) => runner.sequence(before, entry, after).map(|ending| (ending, Instant::now())),
     };
     match called {
         Ok((ending, ended)) => {

@@ -36,10 +36,17 @@ use self::channel::{Handler, Inner, State, answer_outputs, lock, read_all};
 
 pub use error::{CallError, End, OpenError};
 pub use figures::Figures;
-pub use incoming::{DEFAULT_LIMIT, MessageReader, ReceiveError, WholeMessage};
+pub(crate) use incoming::{DEFAULT_LIMIT, MessageReader, WholeMessage};
 pub use peer::{Peer, PeerError};
 pub use pending::{Pending, Reply};
 pub use wire::Wire;
+
+/// How long an executor may take to introduce itself.
+///
+/// An executor on a line that does not know connections may still be in the middle of a message of whoever was there
+/// before: it then says so after its stall limit (`STALL_MILLIS` in the runtime, 3 s), drains the line for up to 2 s more
+/// and only then begins afresh. This is well above both together.
+pub const SETUP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a session may take, and whom it tells.
 pub struct Options {
@@ -62,7 +69,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             message_limit: DEFAULT_LIMIT,
-            setup_patience: Duration::from_secs(20),
+            setup_patience: SETUP_PATIENCE,
             nudge_after: None,
             patience: Duration::from_secs(60),
             note: Box::new(|_| {}),
@@ -121,8 +128,12 @@ impl Session {
         if let Some(nudge) = nudge_after.filter(|nudge| *nudge < patience)
             && !inner.setup_arrives(began + nudge)
         {
-            // It may have introduced itself at this very moment, and will then do so again.
-            inner.lock().may_repeat_setup = true;
+            {
+                let mut state = inner.lock();
+                // It may have introduced itself at this very moment, and will then do so again.
+                state.may_repeat_setup = true;
+                state.nudged = true;
+            }
             // Failing to say so shows as the end of the session.
             let _ = inner.send(&WholeMessage::new(&Message::Hangup(Some(Outcome(Ok(()))))));
         }
@@ -134,7 +145,9 @@ impl Session {
             return Err(error.into());
         }
         if inner.peer.get().is_none() {
-            return Err(state.end.clone().unwrap_or(End::Closed).into());
+            // What it said explains more than that it closed afterwards.
+            let end = state.early_hangup.clone().or_else(|| state.end.clone());
+            return Err(end.unwrap_or(End::Closed).into());
         }
         drop(state);
         Ok(session)
@@ -240,10 +253,15 @@ impl Caller {
     ///
     /// `handler` must not call: no answer is read while it runs.
     pub fn on_output<W: Wrapper>(&self, tag: ExecAddr, mut handler: impl FnMut(W::Args<'_>) + Send + 'static) {
-        let note = Self(Arc::clone(&self.0));
+        // Not the session itself, which owns its handlers.
+        let inner = Arc::downgrade(&self.0);
         let output = move |args: &[u8]| match decode::<W::Args<'_>>(args) {
             Ok(args) => handler(args),
-            Err(error) => note.note(&format!("a message of {:?} makes no sense: {error}", W::ID)),
+            Err(error) => {
+                if let Some(inner) = inner.upgrade() {
+                    (inner.options.note)(&format!("a message of {:?} makes no sense: {error}", W::ID));
+                }
+            }
         };
         lock(&self.0.handlers).insert(tag, Handler::Output(Arc::new(Mutex::new(output))));
     }
@@ -260,7 +278,7 @@ impl Caller {
         self.0.lock().end.clone()
     }
 
-    fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         (self.0.options.note)(text);
     }
 }

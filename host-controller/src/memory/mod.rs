@@ -2,8 +2,8 @@
 //!
 //! A program's memory goes through three values: [`Reserving`] asks for it, [`Room`] is there and empty, [`Loaded`] holds
 //! an image. Each step starts a call and hands out what must be waited for, so that steps of different programs (or the
-//! next of the same one, such as a call into the image behind [`Memory::initialize`]) share a round trip. A room or an image that is not given
-//! back is a mistake that is reported, not forgotten.
+//! next of the same one, such as a call into the image behind [`Memory::initialize`]) share a round trip. A room or an
+//! image that is not given back is a mistake that is reported, not forgotten.
 //!
 //! [`Strategy::Generic`] makes a reservation per program. [`Strategy::Slab`] makes few large ones and hands out parts:
 //! it saves calls, and an executor takes frames only when pages are used.
@@ -22,11 +22,12 @@ use graft_protocol::{Dialects, ExecAddr, ExecRange, Expected};
 use thiserror::Error;
 
 use self::calls::{Calls, Form, PendingFree, PendingInitialize};
-use self::duty::Duty;
+use self::duty::{Duty, Held};
+use self::slab::Slabs;
 use crate::link::Segment;
 use crate::session::{CallError, Caller, Pending};
 
-pub use slab::{SlabError, Slabs};
+pub use slab::SlabError;
 
 /// How memory is reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +113,7 @@ pub struct Reserving(ReservingState);
 #[derive(Debug)]
 enum ReservingState {
     Ready(Room),
-    Asked { pending: Pending<Reserve>, size: u64, home: Home },
+    Asked { pending: Pending<Reserve>, size: u64, home: Home, duty: Duty },
 }
 
 /// Reserved memory without content.
@@ -137,7 +138,6 @@ impl Room {
 #[derive(Debug)]
 pub struct Initializing {
     room: Room,
-    keys: Vec<ExecAddr>,
     pending: Vec<PendingInitialize>,
 }
 
@@ -210,17 +210,21 @@ impl Memory {
         };
         let pending = self.calls.reserve(ask)?;
         let size = if home == Home::Slab { size } else { ask };
-        Ok(Reserving(ReservingState::Asked { pending, size, home }))
+        let duty = Duty::new(self.calls.caller.clone(), Held::Asked(ask));
+        Ok(Reserving(ReservingState::Asked { pending, size, home, duty }))
     }
 
     /// Waits for the memory that was asked for.
     ///
     /// # Errors
-    /// When the executor has none.
+    /// When the executor has none, or none that is of use; then it is given back.
     pub fn room(&mut self, reserving: Reserving) -> Result<Room, MemoryError> {
         let (pending, size, home) = match reserving.0 {
             ReservingState::Ready(room) => return Ok(room),
-            ReservingState::Asked { pending, size, home } => (pending, size, home),
+            ReservingState::Asked { pending, size, home, duty } => {
+                duty.discharge();
+                (pending, size, home)
+            }
         };
         let slab_size = self.slabs.as_ref().and_then(|slabs| slabs.fresh_size(size));
         let asked = slab_size.unwrap_or(size);
@@ -231,7 +235,11 @@ impl Memory {
         let bad = MemoryError::BadBase { size: asked, base, page_size: self.page_size };
         let range = match ExecRange::from_len(base, asked) {
             Some(range) if !base.is_null() && base.is_aligned(self.page_size) => range,
-            _ => return Err(bad),
+            _ => {
+                // Its owner may know what to do with it. That it is of no use is what gets reported.
+                let _ = self.calls.release(&[base]).map_err(MemoryError::from).and_then(PendingFree::wait);
+                return Err(bad);
+            }
         };
         match (&mut self.slabs, home) {
             (Some(slabs), Home::Slab) => {
@@ -252,7 +260,7 @@ impl Memory {
             Form::Whole => u64::MAX,
             Form::Regions => self.calls.caller.peer().max_message(),
         };
-        let mut initializing = Initializing { room, keys: Vec::new(), pending: Vec::new() };
+        let mut initializing = Initializing { room, pending: Vec::new() };
         for mut batch in batches::batches(segments, self.page_size, limit) {
             if self.calls.form == Form::Whole {
                 calls::begin_at_base(&mut batch, initializing.room.range.start());
@@ -260,13 +268,11 @@ impl Memory {
             match self.calls.initialize(initializing.room.range.start(), &batch) {
                 Ok(pending) => initializing.pending.push(pending),
                 Err(error) => {
-                    let Initializing { room, pending, .. } = initializing;
+                    let Initializing { room, pending } = initializing;
                     self.give_up(room, &wait_for_all(pending).0);
                     return Err(error.into());
                 }
             }
-            // The key of a region is its lowest address.
-            initializing.keys.extend(batch.first().map(|segment| segment.addr));
         }
         Ok(initializing)
     }
@@ -276,9 +282,9 @@ impl Memory {
     /// # Errors
     /// When it refuses; the room is given back.
     pub fn loaded(&mut self, initializing: Initializing) -> Result<Loaded, MemoryError> {
-        let Initializing { room, keys, pending } = initializing;
+        let Initializing { room, pending } = initializing;
         match wait_for_all(pending) {
-            (_, Ok(since)) => Ok(Loaded { room, keys, since }),
+            (keys, Ok(since)) => Ok(Loaded { room, keys, since }),
             (initialized, Err(error)) => {
                 match self.calls.form {
                     // LLVM 19's executor has dropped the reservation.
@@ -320,7 +326,7 @@ impl Memory {
         }
     }
 
-    /// Gives back what the manager itself holds: the slabs.
+    /// Gives back what the manager itself holds, the slabs, in a session that goes on. Otherwise its end frees them.
     ///
     /// # Errors
     /// When the executor did not free them.
@@ -330,12 +336,13 @@ impl Memory {
     }
 
     fn room_at(&self, range: ExecRange, home: Home) -> Room {
-        Room { range, home, duty: Duty::new(self.calls.caller.clone(), range) }
+        Room { range, home, duty: Duty::new(self.calls.caller.clone(), Held::Range(range)) }
     }
 
     fn free(&mut self, room: Room, keys: &[ExecAddr]) -> Result<Releasing, MemoryError> {
         let Room { range, home, duty } = room;
-        // Sent or not: when it cannot be sent, the session is over, and the executor frees everything.
+        // Sent or not: when it cannot be sent, asking again is of no use. The session is over, or the executor does not
+        // offer to free; the end of the session frees everything.
         duty.discharge();
         let pending = match home {
             Home::Reservation => Some(self.calls.release(&[range.start()])?),

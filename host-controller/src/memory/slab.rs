@@ -18,7 +18,7 @@ pub enum SlabError {
 
 /// Slabs and their free parts.
 #[derive(Debug)]
-pub struct Slabs {
+pub(super) struct Slabs {
     granularity: u64,
     slab_size: u64,
     slabs: Vec<Slab>,
@@ -34,25 +34,23 @@ struct Slab {
 impl Slabs {
     /// A book without slabs, that hands out multiples of `granularity` (a power of two) from slabs of at least
     /// `slab_size` bytes.
-    #[must_use]
-    pub const fn new(granularity: u64, slab_size: u64) -> Self {
+    pub(super) const fn new(granularity: u64, slab_size: u64) -> Self {
         Self { granularity, slab_size, slabs: Vec::new() }
     }
 
     /// How large a new slab must be for `size` bytes; `None` beyond the address space.
-    #[must_use]
-    pub fn fresh_size(&self, size: u64) -> Option<u64> {
+    pub(super) fn fresh_size(&self, size: u64) -> Option<u64> {
         self.rounded(size.max(self.slab_size))
     }
 
     /// Adds a slab.
-    pub fn add(&mut self, range: ExecRange) {
+    pub(super) fn add(&mut self, range: ExecRange) {
         let free = BTreeMap::from([(range.start().0, range.len())]);
         self.slabs.push(Slab { range, free });
     }
 
     /// Takes the first free range of at least `size` bytes, rounded up to the granularity.
-    pub fn take(&mut self, size: u64) -> Option<ExecRange> {
+    pub(super) fn take(&mut self, size: u64) -> Option<ExecRange> {
         let size = self.rounded(size.max(1))?;
         self.slabs.iter_mut().find_map(|slab| slab.take(size))
     }
@@ -61,13 +59,13 @@ impl Slabs {
     ///
     /// # Errors
     /// When it is not a taken range; the book is unchanged.
-    pub fn give_back(&mut self, range: ExecRange) -> Result<(), SlabError> {
+    pub(super) fn give_back(&mut self, range: ExecRange) -> Result<(), SlabError> {
         let slab = self.slabs.iter_mut().find(|slab| slab.range.encloses(range)).ok_or(SlabError::Foreign(range))?;
         if slab.give_back(range) { Ok(()) } else { Err(SlabError::NotTaken(range)) }
     }
 
     /// Forgets all slabs and returns where they are.
-    pub fn drain(&mut self) -> Vec<ExecAddr> {
+    pub(super) fn drain(&mut self) -> Vec<ExecAddr> {
         self.slabs.drain(..).map(|slab| slab.range.start()).collect()
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use graft_protocol::{
@@ -14,6 +15,8 @@ use super::*;
 use crate::session::{DEFAULT_LIMIT, MessageReader, Options, Session, WholeMessage, Wire};
 
 const INSTANCE: ExecAddr = ExecAddr(0x77);
+/// A reservation of this size is put where no page begins.
+const ODD: u64 = 0x7000;
 const V1: &[&str] = &["reserve", "finalize", "deallocate"];
 const V2: &[&str] = &["reserve", "initialize", "deinitialize", "release"];
 
@@ -25,9 +28,17 @@ fn name(function: &str) -> String {
 }
 
 fn start(functions: &'static [&'static str], extra: &'static [&'static str]) -> (Session, JoinHandle<Book>) {
+    start_with(functions, extra, Options::default())
+}
+
+fn start_with(
+    functions: &'static [&'static str],
+    extra: &'static [&'static str],
+    options: Options,
+) -> (Session, JoinHandle<Book>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let executor = thread::spawn(move || execute(theirs, functions, extra));
-    (Session::open(Wire::unix(ours).unwrap(), Options::default()).unwrap(), executor)
+    (Session::open(Wire::unix(ours).unwrap(), options).unwrap(), executor)
 }
 
 fn execute(mut line: UnixStream, functions: &[&str], extra: &[&str]) -> Book {
@@ -53,7 +64,7 @@ fn execute(mut line: UnixStream, functions: &[&str], extra: &[&str]) -> Book {
                 if size > 1 << 30 {
                     bytes(&Expected::<ExecAddr>(Err(refused)))
                 } else {
-                    base += 0x100_0000;
+                    base += if size == ODD { 0x100_0008 } else { 0x100_0000 };
                     reserved.insert(base, size);
                     bytes(&Expected(Ok(ExecAddr(base))))
                 }
@@ -207,14 +218,35 @@ fn memory_can_be_left_to_the_end_of_the_session() {
 
 #[test]
 fn forgotten_memory_is_reported() {
-    let (session, executor) = start(V2, &[]);
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&notes);
+    let note = Box::new(move |text: &str| noted.lock().unwrap().push(text.to_owned()));
+    let (session, executor) = start_with(V2, &[], Options { note, ..Options::default() });
     let mut memory = Memory::new(session.caller(), Strategy::Generic).unwrap();
+    // Where assertions are on, it is one as well.
+    let forget = |what: Box<dyn FnOnce()>| drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)));
     let room = reserve(&mut memory, 0x1000);
-    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(room)));
-    assert!(dropped.is_err() || !cfg!(debug_assertions));
+    forget(Box::new(|| drop(room)));
+    let reserving = memory.reserve(0x2000).unwrap();
+    forget(Box::new(|| drop(reserving)));
     let room = reserve(&mut memory, 0x1000);
     session.finish();
     // The session is over: the executor has freed it.
     drop(room);
-    assert_eq!(executor.join().unwrap().1.len(), 2);
+    let notes = notes.lock().unwrap();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].contains("was forgotten: 0x1100000"), "{notes:?}");
+    assert!(notes[1].contains("was forgotten: 8192 bytes that were asked for"), "{notes:?}");
+    assert_eq!(executor.join().unwrap().1.len(), 3);
+}
+
+#[test]
+fn memory_at_a_useless_place_is_given_back() {
+    let (session, executor) = start(V2, &[]);
+    let mut memory = Memory::new(session.caller(), Strategy::Generic).unwrap();
+    let reserving = memory.reserve(ODD).unwrap();
+    let error = memory.room(reserving).unwrap_err();
+    assert!(matches!(error, MemoryError::BadBase { .. }), "{error}");
+    session.finish();
+    assert!(executor.join().unwrap().1.is_empty());
 }

@@ -52,6 +52,10 @@ pub(super) struct State {
     pub(super) depth: u64,
     pub(super) unusable: Option<PeerError>,
     pub(super) may_repeat_setup: bool,
+    /// The executor was told that somebody is there.
+    pub(super) nudged: bool,
+    /// A Hangup that came before the Setup, and so may have been for whoever was there before.
+    pub(super) early_hangup: Option<End>,
     /// Outputs taken and not answered yet.
     pub(super) unanswered: u64,
     pub(super) closing: bool,
@@ -144,7 +148,7 @@ pub(super) fn read_all(inner: &Arc<Inner>, mut reader: MessageReader<Box<dyn Rea
         match reader.next_message() {
             Ok(Some(message)) => {
                 inner.figures.received(message.bytes().len());
-                if let Err(end) = take(inner, message) {
+                if let Err(end) = receive(inner, message) {
                     break end;
                 }
             }
@@ -153,6 +157,9 @@ pub(super) fn read_all(inner: &Arc<Inner>, mut reader: MessageReader<Box<dyn Rea
         }
     };
     inner.end(end);
+    // No handler is called any more, and what they hold may be this very session.
+    let handlers = std::mem::take(&mut *lock(&inner.handlers));
+    drop(handlers);
 }
 
 /// The answering thread's whole life: answers outputs, as many in one write as there are.
@@ -171,7 +178,7 @@ pub(super) fn answer_outputs(inner: &Inner, to_answer: &mpsc::Receiver<u64>) {
 }
 
 /// Deals with one message of the executor; an error ends the session.
-fn take(inner: &Arc<Inner>, whole: WholeMessage) -> Result<(), End> {
+fn receive(inner: &Arc<Inner>, whole: WholeMessage) -> Result<(), End> {
     let begun = inner.peer.get().is_some();
     match whole.message() {
         Message::Setup(_) if begun => match std::mem::take(&mut inner.lock().may_repeat_setup) {
@@ -190,11 +197,24 @@ fn take(inner: &Arc<Inner>, whole: WholeMessage) -> Result<(), End> {
             inner.changed.notify_all();
             Ok(())
         }
-        Message::Hangup(Some(Outcome(Err(reason)))) => Err(End::HungUpBecause(reason.to_string())),
-        Message::Hangup(_) => Err(End::HungUp),
+        Message::Hangup(reason) => {
+            let end = match reason {
+                Some(Outcome(Err(reason))) => End::HungUpBecause(reason.to_string()),
+                _ => End::HungUp,
+            };
+            let mut state = inner.lock();
+            if begun || !state.nudged {
+                return Err(end);
+            }
+            // The executor may only now have noticed that whoever was there before has left.
+            state.early_hangup = Some(end);
+            Ok(())
+        }
         message if !begun => Err(End::OutOfPlace(format!("{} came before the Setup", message.head().0))),
         Message::Result { seq_no, .. } => {
             let mut state = inner.lock();
+            // It has seen a call of this session: a Setup from before cannot follow any more.
+            state.may_repeat_setup = false;
             match state.slots.get(&seq_no) {
                 Some(Slot::Waiting) => {
                     state.slots.insert(seq_no, Slot::Arrived(whole, Instant::now()));
@@ -213,8 +233,9 @@ fn take(inner: &Arc<Inner>, whole: WholeMessage) -> Result<(), End> {
         Message::Call { seq_no, target, args } => {
             let handler = lock(&inner.handlers).get(&target).cloned();
             if let Some(Handler::Output(output)) = handler {
-                (lock(&output))(args);
+                // Before it is handled, so that the end of the session waits for its answer.
                 inner.lock().unanswered += 1;
+                (lock(&output))(args);
                 if let Some(answers) = &*lock(&inner.answers) {
                     // The thread that answers lives as long as the sender.
                     let _ = answers.send(seq_no);

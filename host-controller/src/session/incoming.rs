@@ -6,11 +6,11 @@ use graft_protocol::{ExecAddr, Header, Message, MessageError, Opcode, encode, en
 use thiserror::Error;
 
 /// The largest message taken unless a session is told otherwise, header included, in bytes.
-pub const DEFAULT_LIMIT: u64 = 256 << 20;
+pub(crate) const DEFAULT_LIMIT: u64 = 256 << 20;
 
 /// Why no message came off a stream.
 #[derive(Debug, Error)]
-pub enum ReceiveError {
+pub(crate) enum ReceiveError {
     /// The bytes are not a message.
     #[error("{error}{}", preview(.head))]
     Malformed {
@@ -42,40 +42,44 @@ fn preview(head: &[u8; Header::SIZE]) -> String {
 
 /// A whole message in the bytes it travels in, checked by the protocol's reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WholeMessage {
+pub(crate) struct WholeMessage {
+    header: Header,
     bytes: Vec<u8>,
 }
 
 impl WholeMessage {
     /// The bytes of `message`.
-    #[must_use]
-    pub fn new(message: &Message<'_>) -> Self {
+    pub(crate) fn new(message: &Message<'_>) -> Self {
         let mut bytes = vec![0; encoded_len(message)];
         // The buffer is as long as the encoding.
         let _ = encode(message, &mut bytes);
-        Self { bytes }
+        Self::ours(bytes)
     }
 
     /// All bytes, header included.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// What follows the header.
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
+    pub(crate) fn payload(&self) -> &[u8] {
         self.bytes.get(Header::SIZE..).unwrap_or_default()
     }
 
     /// The message.
-    #[must_use]
-    pub fn message(&self) -> Message<'_> {
-        // Both ways to make a value leave bytes that parse.
-        match Message::split(&self.bytes, u64::MAX) {
-            Ok(Some((message, _))) => message,
-            _ => Message::Hangup(None),
-        }
+    ///
+    /// # Panics
+    /// Never: what came was checked when it came, and what is made here is made by the protocol's writer.
+    pub(crate) fn message(&self) -> Message<'_> {
+        #[expect(clippy::expect_used, reason = "every way to make a value leaves bytes that parse")]
+        Message::parse(&self.header, self.payload()).expect("a whole message parses")
+    }
+
+    /// Bytes that this program wrote.
+    fn ours(bytes: Vec<u8>) -> Self {
+        let header = bytes.first_chunk().and_then(|head| Header::parse(head, u64::MAX).ok());
+        #[expect(clippy::expect_used, reason = "the protocol's writer begins every message with a header")]
+        Self { header: header.expect("a message begins with a header"), bytes }
     }
 
     /// The bytes of a call of `target` with number `seq_no`, its arguments written by `fill`.
@@ -84,20 +88,20 @@ impl WholeMessage {
         bytes.extend_from_slice(&Header::bytes(Opcode::CALL_WRAPPER, seq_no, target, args_len));
         bytes.resize(Header::SIZE.saturating_add(args_len), 0);
         fill(bytes.get_mut(Header::SIZE..).unwrap_or_default());
-        Self { bytes }
+        Self::ours(bytes)
     }
 }
 
 /// Reads a byte stream message by message.
 #[derive(Debug)]
-pub struct MessageReader<R> {
+pub(crate) struct MessageReader<R> {
     stream: BufReader<R>,
     limit: u64,
 }
 
 impl<R: Read> MessageReader<R> {
     /// A reader of `stream` that refuses messages above `limit` bytes.
-    pub fn new(stream: R, limit: u64) -> Self {
+    pub(crate) fn new(stream: R, limit: u64) -> Self {
         Self { stream: BufReader::with_capacity(64 << 10, stream), limit }
     }
 
@@ -105,7 +109,7 @@ impl<R: Read> MessageReader<R> {
     ///
     /// # Errors
     /// When the bytes are not a message within the limit, or the stream fails or ends inside one.
-    pub fn next_message(&mut self) -> Result<Option<WholeMessage>, ReceiveError> {
+    pub(crate) fn next_message(&mut self) -> Result<Option<WholeMessage>, ReceiveError> {
         let mut head = [0; Header::SIZE];
         match self.fill(&mut head)? {
             0 => return Ok(None),
@@ -121,7 +125,7 @@ impl<R: Read> MessageReader<R> {
         if bytes.len() as u64 != wanted {
             return Err(ReceiveError::Truncated { got: bytes.len() as u64, wanted });
         }
-        let whole = WholeMessage { bytes };
+        let whole = WholeMessage { header, bytes };
         Message::parse(&header, whole.payload()).map_err(malformed)?;
         Ok(Some(whole))
     }

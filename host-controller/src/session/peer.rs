@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use graft_protocol::{Dialects, ExecAddr, Instance, Name, Setup, WrapperId, decode, map_key};
 use thiserror::Error;
 
+/// The name by which LLVM 23's executors are told from LLVM 22's.
+const LOOKUP_OF_LLVM23: &str = "orc_rt_ci_sps_NativeDylibManager_lookup";
+
 /// Why a Setup cannot be worked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeerError {
@@ -21,6 +24,7 @@ pub struct Peer {
     symbols: HashMap<Vec<u8>, ExecAddr>,
     map: HashMap<Vec<u8>, Vec<u8>>,
     dialects: Dialects,
+    published: Dialects,
 }
 
 impl Peer {
@@ -34,6 +38,7 @@ impl Peer {
             symbols: setup.symbols.iter().map(|(name, addr)| (name.0.to_vec(), addr)).collect(),
             map: setup.map.iter().map(|(key, blob)| (key.0.to_vec(), blob.0.to_vec())).collect(),
             dialects: dialects_of(|name| setup.symbol(name).is_some()),
+            published: published(|name| setup.symbol(name).is_some()),
         })
     }
 
@@ -49,10 +54,17 @@ impl Peer {
         self.page_size
     }
 
-    /// The generations whose names it publishes. One that publishes several is spoken to in its newest.
+    /// The generations it is spoken to in, the newest of LLVM's first. Where a name means different things to two of
+    /// them, only one is here.
     #[must_use]
     pub const fn dialects(&self) -> Dialects {
         self.dialects
+    }
+
+    /// The generations whose clients find their names here.
+    #[must_use]
+    pub const fn published(&self) -> Dialects {
+        self.published
     }
 
     /// Where the wrapper function is, in a dialect the executor speaks.
@@ -96,6 +108,28 @@ impl Peer {
     }
 }
 
+/// The dialects that have all the names without which their clients do not run a program.
+fn published(has: impl Fn(&str) -> bool) -> Dialects {
+    let all = |ids: &[WrapperId], dialect: Dialects| {
+        ids.iter().all(|id| id.names().iter().any(|name| name.dialects.intersects(dialect) && has(name.name)))
+    };
+    let memory = [WrapperId::Initialize, WrapperId::Deinitialize, WrapperId::Release];
+    let mut dialects = Dialects::empty();
+    if all(&[WrapperId::Finalize, WrapperId::Deallocate, WrapperId::Lookup], Dialects::LLVM19) {
+        dialects |= Dialects::LLVM19;
+    }
+    if all(&memory, Dialects::LLVM22) && all(&[WrapperId::Resolve22], Dialects::LLVM22) {
+        dialects |= Dialects::LLVM22;
+    }
+    if all(&memory, Dialects::LLVM23) && has(LOOKUP_OF_LLVM23) {
+        dialects |= Dialects::LLVM23;
+    }
+    if all(&[WrapperId::CallMain], Dialects::GRAFT) {
+        dialects |= Dialects::GRAFT;
+    }
+    dialects
+}
+
 /// The dialects that follow from what is `published`.
 ///
 /// LLVM 22 and 23 share nearly all names, and one of them (`resolve`) means different calls: whoever publishes LLVM 23's
@@ -108,7 +142,7 @@ fn dialects_of(published: impl Fn(&str) -> bool) -> Dialects {
     if own(WrapperId::Finalize, Dialects::LLVM19) {
         dialects |= Dialects::LLVM19;
     }
-    if published("orc_rt_ci_sps_NativeDylibManager_lookup") {
+    if published(LOOKUP_OF_LLVM23) {
         dialects |= Dialects::LLVM23;
     } else if own(WrapperId::Initialize, Dialects::LLVM22.union(Dialects::LLVM23)) {
         dialects |= Dialects::LLVM22;
@@ -156,7 +190,21 @@ mod tests {
 
         let ours = peer(&[FINALIZE, LOOKUP, INITIALIZE, RESOLVE, LOOKUP23, "graft_call_main_wrapper"]);
         assert_eq!(ours.dialects(), Dialects::LLVM19 | Dialects::LLVM23 | Dialects::GRAFT);
+        assert_eq!(ours.published(), Dialects::GRAFT);
         assert!(ours.wrapper(WrapperId::Resolve).is_some() && ours.wrapper(WrapperId::CallMain).is_some());
+    }
+
+    #[test]
+    fn what_is_published_may_be_more_than_what_is_spoken() {
+        let manager = |function: &str| format!("__llvm_orc_SimpleExecutorMemoryManager_{function}_wrapper");
+        let memory: Vec<_> =
+            ["finalize", "deallocate", "initialize", "deinitialize", "release"].into_iter().map(manager).collect();
+        let mut names: Vec<_> = memory.iter().map(String::as_str).collect();
+        names.extend([LOOKUP, RESOLVE, LOOKUP23, "graft_call_main_wrapper"]);
+        let ours = peer(&names);
+        assert_eq!(ours.published(), Dialects::LLVM | Dialects::GRAFT);
+        assert_eq!(ours.dialects(), Dialects::LLVM19 | Dialects::LLVM23 | Dialects::GRAFT);
+        assert_eq!(peer(&names[2..7]).published(), Dialects::LLVM22);
     }
 
     #[test]

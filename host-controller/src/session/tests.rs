@@ -221,3 +221,94 @@ fn calls_can_fail_alone() {
     drop(session);
     executor.join().unwrap();
 }
+
+/// A session with an executor that was nudged and then plays `act`.
+fn nudged(patience: Duration, act: impl FnOnce(&mut Played) + Send + 'static) -> Result<Session, OpenError> {
+    let (wire, mut played) = pair();
+    thread::spawn(move || {
+        assert_eq!(played.call().message(), Message::Hangup(Some(Outcome(Ok(())))));
+        act(&mut played);
+    });
+    Session::open(wire, Options { nudge_after: Some(Duration::ZERO), setup_patience: patience, ..Options::default() })
+}
+
+#[test]
+fn a_nudged_executor_may_repeat_itself_until_it_has_answered() {
+    let session = nudged(LIMIT, |played| {
+        played.setup();
+        played.setup();
+        let call = played.call();
+        played.answer(seq_no(&call), &Expected(Ok(ExecAddr(0x5000))));
+        let _ = played.call();
+        // Reset.
+        played.setup();
+    })
+    .unwrap();
+    session.call::<Reserve>(&size(1)).unwrap();
+    assert_eq!(session.call::<Reserve>(&size(2)).unwrap_err().end(), Some(&End::Restarted));
+
+    let session = nudged(LIMIT, |played| {
+        played.setup();
+        let call = played.call();
+        played.answer(seq_no(&call), &Expected(Ok(ExecAddr(0x5000))));
+        let _ = played.call();
+        played.setup();
+    })
+    .unwrap();
+    session.call::<Reserve>(&size(1)).unwrap();
+    assert_eq!(session.call::<Reserve>(&size(2)).unwrap_err().end(), Some(&End::Restarted));
+}
+
+#[test]
+fn a_hangup_for_whoever_was_there_before_is_ignored() {
+    let hangup = |played: &mut Played| {
+        played.send(&Message::Hangup(Some(Outcome(Err(Text::new("fell silent in a message"))))));
+    };
+    let session = nudged(LIMIT, move |played| {
+        hangup(played);
+        played.setup();
+        let _ = played.reader.next_message();
+    })
+    .unwrap();
+    drop(session);
+    let error = nudged(LIMIT, hangup).unwrap_err();
+    assert_eq!(error, OpenError::Ended(End::HungUpBecause(String::from("fell silent in a message"))));
+}
+
+#[test]
+fn a_session_leaves_nothing_behind() {
+    let probe = Arc::new(());
+    let (noted, handled) = (Arc::clone(&probe), Arc::clone(&probe));
+    let (wire, mut played) = pair();
+    played.setup();
+    let note = move |_: &str| drop(Arc::clone(&noted));
+    let session = Session::open(wire, Options { note: Box::new(note), ..Options::default() }).unwrap();
+    let caller = session.caller();
+    session.on_output::<ConsoleOutput>(ExecAddr(7), move |_| drop((Arc::clone(&handled), caller.clone())));
+    drop(session);
+    let deadline = Instant::now() + LIMIT;
+    while Arc::strong_count(&probe) > 1 {
+        assert!(Instant::now() < deadline, "the session's threads are gone, the session is not");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_end_waits_for_the_answer_to_an_output_that_is_being_handled() {
+    let (entered, inside) = mpsc::channel();
+    let (registered, go) = mpsc::channel();
+    let (session, executor) = open(move |mut played| {
+        go.recv().unwrap();
+        played.send(&Message::Call { seq_no: 4, target: ExecAddr(7), args: b"\0\0\0\0\0\0\0\0" });
+        assert_eq!(played.call().message(), Message::Result { seq_no: 4, payload: b"" });
+        assert_eq!(played.call().message(), Message::Hangup(Some(Outcome(Ok(())))));
+    });
+    session.on_output::<ConsoleOutput>(ExecAddr(7), move |_| {
+        entered.send(()).unwrap();
+        thread::sleep(Duration::from_millis(50));
+    });
+    registered.send(()).unwrap();
+    inside.recv_timeout(LIMIT).unwrap();
+    session.finish();
+    executor.join().unwrap();
+}
