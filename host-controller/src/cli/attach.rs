@@ -9,6 +9,7 @@ use graft::transport::{SideChannels, Target};
 
 use super::console::Console;
 use super::report::Report;
+use super::{artifact, info};
 
 /// How long an executor of ours may take to end after the session.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -57,7 +58,7 @@ impl Attached {
     /// Reaches `target` and waits for its Setup.
     pub(crate) fn new(target: &Target, console: &Console, report: Report) -> anyhow::Result<Self> {
         let began = Instant::now();
-        let connection = target.connect()?;
+        let connection = artifact::connect(target, report)?;
         let mut options = connection.options();
         options.note = Box::new(move |text| report.note(text));
         let log = LogTail::default();
@@ -70,8 +71,8 @@ impl Attached {
         match Session::open(wire, options) {
             Ok(session) => {
                 let connect_time = began.elapsed();
-                let (triple, dialects) = (session.peer().triple(), session.peer().dialects());
-                report.detail(&format!("{target}: {triple}, {dialects:?}"));
+                let (triple, dialects) = (session.peer().triple(), info::dialects(session.peer()));
+                report.detail(&format!("{target}: {triple}, speaks {dialects}"));
                 Ok(Self { session, connect_time, side, log })
             }
             Err(error) => {

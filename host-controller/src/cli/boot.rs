@@ -12,7 +12,7 @@ use graft::transport::Target;
 
 use super::console::Console;
 use super::report::Report;
-use super::serve::{hooks, host_and_port};
+use super::serve::{hooks, host_and_port, reach};
 use super::signals;
 
 /// What `graft boot` takes.
@@ -61,7 +61,7 @@ impl Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Result<u8> {
     let console = Console::default();
-    let mut relay = Relay::new(target.clone(), hooks(&console, report));
+    let mut relay = Relay::new(reach(target, report), hooks(&console, report));
     let stopper = relay.stopper();
     signals::on_interrupt(move || stopper.stop())?;
     let mut own = None;

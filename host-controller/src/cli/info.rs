@@ -16,7 +16,8 @@ pub(crate) struct Args {}
 
 /// Runs the command.
 pub(crate) fn run(_: &Args, target: &Target, report: Report) -> anyhow::Result<u8> {
-    let mut attached = Attached::new(target, &Console::default(), report)?;
+    let console = Console::default();
+    let mut attached = Attached::new(target, &console, report)?;
     let peer = attached.session.peer().clone();
     let reply = match peer.wrapper(WrapperId::Info) {
         None => None,
@@ -29,20 +30,22 @@ pub(crate) fn run(_: &Args, target: &Target, report: Report) -> anyhow::Result<u
     if report.is_json() {
         report.event("info", fields(target, &peer, info.as_ref()), "");
     } else {
-        print!("{}", describe(target, &peer, info.as_ref()));
+        console.sink()(describe(target, &peer, info.as_ref()).as_bytes());
     }
     attached.detach();
+    console.check()?;
     Ok(0)
 }
 
-fn dialects(peer: &Peer) -> String {
+/// The dialects an executor speaks, in words.
+pub(crate) fn dialects(peer: &Peer) -> String {
     let names = [
         (Dialects::LLVM19, "LLVM 19"),
         (Dialects::LLVM22, "LLVM 22"),
         (Dialects::LLVM23, "LLVM 23"),
         (Dialects::GRAFT, "Graft"),
     ];
-    let spoken: Vec<_> = names.iter().filter(|(dialect, _)| peer.dialects().contains(*dialect)).collect();
+    let spoken: Vec<_> = names.iter().filter(|(dialect, _)| peer.published().contains(*dialect)).collect();
     spoken.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }
 

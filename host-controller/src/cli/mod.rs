@@ -2,6 +2,7 @@
 //!
 //! The loaded program's console is standard output, byte for byte; everything Graft says is on standard error.
 
+mod artifact;
 mod attach;
 mod boot;
 mod console;

@@ -127,7 +127,8 @@ fn in_session(
     launch::subscribe(&attached.session, console.sink());
     match place_and_execute(args, layout, attached, &mut memory, times, report) {
         Ok(code) => Ok(code),
-        Err(LaunchError::Call(error)) => {
+        Err(error) => {
+            let Some(error) = error.call() else { return Err(error.into()) };
             if matches!(error.end(), Some(End::Closed | End::Broken(_)))
                 && let Some(signal) = attached.signal()
             {
@@ -136,9 +137,8 @@ fn in_session(
                 report.event("crash", vec![("signal", i64::from(signal).into()), ("exit_code", code.into())], &text);
                 return Ok(code);
             }
-            Err(attached.explain(&error))
+            Err(attached.explain(error))
         }
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -194,7 +194,8 @@ fn report_ending(ending: Ending, image: &Image<'_>, entry: &str, report: Report)
         }
         Ending::Faulted(found) => {
             let code = exit::of_fault(found.kind);
-            report.event("fault", fault::fields(&found, image, code), &fault::describe(&found, image));
+            let located = fault::Located::new(&found, image);
+            report.event("fault", located.fields(code), &located.describe());
             code
         }
     }

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use graft::relay::{Closing, Hooks, Listener, Relay};
+use graft::relay::{Closing, Hooks, Listener, Reach, Relay};
 use graft::transport::{Target, fds};
 use graft_protocol::FAULT_LINE;
 
+use super::artifact;
 use super::console::Console;
 use super::report::Report;
 use super::signals;
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Resul
     // First of all: whatever is opened later gets other numbers.
     let wire = args.fds.map(|(input, output)| fds::wire(input, output)).transpose()?;
     let console = Console::default();
-    let mut relay = Relay::new(target.clone(), hooks(&console, report));
+    let mut relay = Relay::new(reach(target, report), hooks(&console, report));
     match (wire, &args.listen) {
         (Some(wire), _) => relay.serve_one(wire, Closing::Client)?,
         (None, Some((host, port))) => {
@@ -74,6 +75,13 @@ pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Resul
     }
     console.check()?;
     Ok(0)
+}
+
+/// How a relay reaches `target`.
+pub(crate) fn reach(target: &Target, report: Report) -> Reach {
+    let (name, is_ours, target) = (target.to_string(), target.is_ours(), target.clone());
+    let connect = move || artifact::connect(&target, report).map_err(|error| format!("{error:#}").into());
+    Reach { target: name, is_ours, connect: Box::new(connect) }
 }
 
 /// What a relay's sights become: the program's console is standard output, the rest reports.

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use graft_protocol::{Message, Outcome};
 
-use super::ends::{End, Event, Heard, Side};
+use super::ends::{Endpoint, Event, Heard, Side};
 use super::tracker::{Tracker, Verdict};
 use super::{BUSY_AFTER, Closing, Relay, hangup, hangup_in_order};
 use crate::session::WholeMessage;
 
 impl Relay {
     /// Passes messages between the executor, which has introduced itself, and a client until one of them is finished.
-    pub(super) fn converse(&mut self, client: &End, closing: Closing) {
+    pub(super) fn converse(&mut self, client: &Endpoint, closing: Closing) {
         let Some(setup) = self.executor.as_mut().and_then(|executor| executor.setup.take()) else {
             return;
         };
@@ -25,7 +25,7 @@ impl Relay {
         loop {
             let verdict = match closing {
                 Closing::Client => Verdict::Stay,
-                Closing::Relay => tracker.verdict(last.elapsed()),
+                Closing::Relay => tracker.verdict(last.max(client.heard_at()).elapsed()),
             };
             let wait = match verdict {
                 Verdict::Close(reason) => {
@@ -88,7 +88,7 @@ impl Relay {
     }
 
     /// Says whether the conversation goes on.
-    fn client_says(&mut self, heard: Heard, tracker: &mut Tracker, client: &End, closing: Closing) -> bool {
+    fn client_says(&mut self, heard: Heard, tracker: &mut Tracker, client: &Endpoint, closing: Closing) -> bool {
         let message = match heard {
             Heard::Message(message) => message,
             Heard::Closed => {
@@ -127,7 +127,7 @@ impl Relay {
     }
 
     /// Says whether the conversation goes on.
-    fn executor_says(&mut self, heard: Heard, tracker: &mut Tracker, client: &End) -> bool {
+    fn executor_says(&mut self, heard: Heard, tracker: &mut Tracker, client: &Endpoint) -> bool {
         let what = match heard {
             Heard::Message(message) => match message.message() {
                 Message::Setup(_) => {

@@ -1,9 +1,11 @@
 //! The two ends of a relay: threads that read and write, so that the relay itself never waits for either.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::session::{DEFAULT_LIMIT, MessageReader, WholeMessage, Wire};
 
@@ -36,19 +38,45 @@ pub(super) enum Event {
 }
 
 /// One end.
-pub(super) struct End {
+pub(super) struct Endpoint {
     pub(super) number: u64,
     outbox: Option<Sender<WholeMessage>>,
     written: Receiver<()>,
     shut: Box<dyn Fn() + Send + Sync>,
+    heard: Arc<Heartbeat>,
 }
 
-impl End {
+/// When bytes came last, whether or not they were a whole message.
+#[derive(Debug)]
+struct Heartbeat {
+    began: Instant,
+    /// Milliseconds since `began`.
+    at: AtomicU64,
+}
+
+/// A stream that notes when bytes come.
+struct Noting {
+    stream: Box<dyn Read + Send>,
+    heard: Arc<Heartbeat>,
+}
+
+impl Read for Noting {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(out)?;
+        let now = u64::try_from(self.heard.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard.at.store(now, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+impl Endpoint {
     /// Starts to read and write `wire`.
     pub(super) fn start(wire: Wire, side: Side, number: u64, events: Sender<Event>) -> std::io::Result<Self> {
         let Wire { reader, mut writer, shut } = wire;
         let (outbox, to_write) = mpsc::channel::<WholeMessage>();
         let (done, written) = mpsc::channel();
+        let heard = Arc::new(Heartbeat { began: Instant::now(), at: AtomicU64::new(0) });
+        let reader = Noting { stream: reader, heard: Arc::clone(&heard) };
         thread::Builder::new().name(format!("{side:?} writer")).spawn(move || {
             for message in to_write {
                 // What cannot be written shows at the reading end, too.
@@ -73,7 +101,12 @@ impl End {
                 }
             }
         })?;
-        Ok(Self { number, outbox: Some(outbox), written, shut })
+        Ok(Self { number, outbox: Some(outbox), written, shut, heard })
+    }
+
+    /// When bytes came last.
+    pub(super) fn heard_at(&self) -> Instant {
+        self.heard.began + Duration::from_millis(self.heard.at.load(Ordering::Relaxed))
     }
 
     /// Sends a message after those before it.
@@ -91,7 +124,7 @@ impl End {
     }
 }
 
-impl Drop for End {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         drop(self.outbox.take());
         (self.shut)();

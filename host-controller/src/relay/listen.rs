@@ -3,7 +3,8 @@
 use std::fs;
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::thread;
@@ -18,7 +19,34 @@ pub enum Listener {
     /// A TCP address. Clients of LLVM's make come here.
     Tcp(TcpListener),
     /// A Unix socket, removed when this is dropped.
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, SocketFile),
+}
+
+/// The file of a Unix socket that this process made. It is removed with this, if it is still that one.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file, which no other has meanwhile.
+    made: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn made_at(path: &Path) -> Self {
+        Self { path: path.to_owned(), made: identity(path) }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.made.is_some() && identity(&self.path) == self.made {
+            // Gone already is as good.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 impl Listener {
@@ -42,7 +70,7 @@ impl Listener {
             }
             other => other,
         };
-        Ok(Self::Unix(bound?, path.to_owned()))
+        Ok(Self::Unix(bound?, SocketFile::made_at(path)))
     }
 
     /// The target that names this place.
@@ -53,7 +81,7 @@ impl Listener {
                 Ok(address) => format!("tcp:{address}"),
                 Err(_) => String::from("tcp:?"),
             },
-            Self::Unix(_, path) => format!("unix:{}", path.display()),
+            Self::Unix(_, file) => format!("unix:{}", file.path.display()),
         }
     }
 
@@ -87,15 +115,39 @@ impl Listener {
     }
 }
 
+/// Whether `path` is a socket that nobody listens at. Connecting to an ordinary file is refused in the same words, so what
+/// the file is must be looked at.
 fn is_stale(path: &Path) -> bool {
-    std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // Gone already is as good.
-            let _ = fs::remove_file(path);
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_or_a_dead_socket_is_removed() {
+        let folder = std::env::temp_dir().join(format!("graft-listen-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("clients");
+        fs::write(&path, "precious").unwrap();
+        assert_eq!(Listener::unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::remove_file(&path).unwrap();
+
+        // Dropping the standard library's listener leaves the file.
+        drop(UnixListener::bind(&path).unwrap());
+        let listener = Listener::unix(&path).unwrap();
+        assert_eq!(Listener::unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse, "somebody listens");
+        drop(listener);
+        assert!(!path.exists());
+
+        let listener = Listener::unix(&path).unwrap();
+        fs::rename(&path, folder.join("moved")).unwrap();
+        fs::write(&path, "put there meanwhile").unwrap();
+        drop(listener);
+        assert!(path.exists());
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -14,6 +14,7 @@ mod tests;
 mod tracker;
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -22,14 +23,13 @@ use std::time::{Duration, Instant};
 use graft_protocol::{Message, Outcome, Text};
 use thiserror::Error;
 
-use self::ends::{End, Event, Heard, Side};
+use self::ends::{Endpoint, Event, Heard, Side};
+use crate::session::SETUP_PATIENCE;
 use crate::session::{WholeMessage, Wire};
-use crate::transport::{ConnectError, SideChannels, Target};
+use crate::transport::{Connection, SideChannels};
 
 pub use listen::Listener;
 
-/// How long an executor may take to introduce itself the first time.
-const SETUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long an executor may take to clean up after a client.
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may wait while another is served.
@@ -45,7 +45,10 @@ const MOST_QUICK_ENDS: u32 = 3;
 pub enum RelayError {
     /// The executor cannot be reached.
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(Failure),
+    /// The relay was stopped before the executor was up.
+    #[error("interrupted before the executor at {0} was up")]
+    Stopped(String),
     /// The executor was reached and did not introduce itself.
     #[error("the executor at {target} {what}{circumstances}")]
     NoSetup {
@@ -59,6 +62,25 @@ pub enum RelayError {
     /// The system refused something a relay needs.
     #[error("cannot relay: {0}")]
     System(#[from] std::io::Error),
+}
+
+/// Why an executor could not be reached, in words of whoever tried.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// How a relay reaches its executor, each time it needs a fresh one.
+pub struct Reach {
+    /// The target as the user writes it.
+    pub target: String,
+    /// Whether reaching it starts an executor that nobody else uses.
+    pub is_ours: bool,
+    /// Connects.
+    pub connect: Box<dyn FnMut() -> Result<Connection, Failure> + Send>,
+}
+
+impl fmt::Debug for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reach({})", self.target)
+    }
 }
 
 /// What a relay does with what it sees; called from several threads.
@@ -108,7 +130,7 @@ impl Stopper {
 
 /// Serves one executor.
 pub struct Relay {
-    target: Target,
+    reach: Reach,
     hooks: Hooks,
     sender: Sender<Event>,
     events: Receiver<Event>,
@@ -123,7 +145,7 @@ pub struct Relay {
 
 /// A connected executor.
 struct Executor {
-    end: End,
+    end: Endpoint,
     side: SideChannels,
     /// Its introduction, while no client has had it.
     setup: Option<WholeMessage>,
@@ -152,17 +174,17 @@ impl fmt::Display for NoSetup {
 
 impl fmt::Debug for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Relay({})", self.target)
+        write!(f, "Relay({})", self.reach.target)
     }
 }
 
 impl Relay {
-    /// A relay for `target`, which is reached on demand.
+    /// A relay for an executor that is reached on demand.
     #[must_use]
-    pub fn new(target: Target, hooks: Hooks) -> Self {
+    pub fn new(reach: Reach, hooks: Hooks) -> Self {
         let (sender, events) = mpsc::channel();
         Self {
-            target,
+            reach,
             hooks,
             sender,
             events,
@@ -185,7 +207,7 @@ impl Relay {
     /// # Errors
     /// When it is not there, or says nothing.
     pub fn prepare(&mut self) -> Result<(), RelayError> {
-        let limit = if self.executor.is_some() { RENEW_LIMIT } else { SETUP_LIMIT };
+        let limit = if self.executor.is_some() { RENEW_LIMIT } else { SETUP_PATIENCE };
         if self.executor.is_none() {
             self.connect()?;
         }
@@ -196,8 +218,11 @@ impl Relay {
             waited = self.await_setup(limit);
         }
         waited.map_err(|what| {
-            let (target, what) = (self.target.to_string(), what.to_string());
-            RelayError::NoSetup { target, what, circumstances: self.drop_executor() }
+            let (target, circumstances) = (self.reach.target.clone(), self.drop_executor());
+            match what {
+                NoSetup::Stopped => RelayError::Stopped(target),
+                what => RelayError::NoSetup { target, what: what.to_string(), circumstances },
+            }
         })
     }
 
@@ -241,7 +266,7 @@ impl Relay {
             if let Err(error) = self.prepare() {
                 client.send(hangup(&error.to_string()));
                 client.close(FLUSH_LIMIT);
-                if once || self.stopping || self.target.is_ours() {
+                if once || self.stopping || self.reach.is_ours {
                     return Err(error);
                 }
                 (self.hooks.note)(&error.to_string());
@@ -258,13 +283,13 @@ impl Relay {
         Ok(())
     }
 
-    fn end_for(&mut self, wire: Wire, side: Side) -> std::io::Result<End> {
+    fn end_for(&mut self, wire: Wire, side: Side) -> std::io::Result<Endpoint> {
         self.ends += 1;
-        End::start(wire, side, self.ends, self.sender.clone())
+        Endpoint::start(wire, side, self.ends, self.sender.clone())
     }
 
     fn connect(&mut self) -> Result<(), RelayError> {
-        let connection = self.target.connect()?;
+        let connection = (self.reach.connect)().map_err(RelayError::Connect)?;
         let nudge_after = connection.nudge_after;
         let (console, log) = (Arc::clone(&self.hooks.console), Arc::clone(&self.hooks.log));
         let (wire, side) = SideChannels::attend(connection, move |bytes| console(bytes), move |line| log(line))?;
@@ -349,14 +374,14 @@ impl Relay {
     fn restart(&mut self) -> Result<(), RelayError> {
         let age = self.executor.as_ref().map_or(Duration::MAX, |executor| executor.since.elapsed());
         let how = self.drop_executor();
-        if !self.target.is_ours() {
+        if !self.reach.is_ours {
             // It may be there again when the next client comes.
             return Ok(());
         }
         self.quick_ends = if age < TOO_SOON { self.quick_ends + 1 } else { 0 };
         if self.quick_ends >= MOST_QUICK_ENDS {
             let what = String::from("ends as soon as it is started");
-            return Err(RelayError::NoSetup { target: self.target.to_string(), what, circumstances: how });
+            return Err(RelayError::NoSetup { target: self.reach.target.clone(), what, circumstances: how });
         }
         (self.hooks.note)(&format!("the executor ended{how}; starting it again"));
         self.prepare()
@@ -368,7 +393,7 @@ impl Relay {
             match self.await_setup(RENEW_LIMIT) {
                 Ok(()) => return Ok(()),
                 Err(NoSetup::Stopped) => return Ok(()),
-                Err(what @ NoSetup::Silent(_)) if self.target.is_ours() => {
+                Err(what @ NoSetup::Silent(_)) if self.reach.is_ours => {
                     self.drop_executor();
                     (self.hooks.note)(&format!("the executor {what}; starting it again"));
                 }
@@ -378,7 +403,7 @@ impl Relay {
                 }
             }
         }
-        if self.target.is_ours() { self.prepare() } else { Ok(()) }
+        if self.reach.is_ours { self.prepare() } else { Ok(()) }
     }
 }
 

@@ -11,6 +11,7 @@ use graft_protocol::{ExecAddr, Seq, Setup};
 
 use super::*;
 use crate::session::{DEFAULT_LIMIT, MessageReader};
+use crate::transport::Target;
 
 const RUN_AS_MAIN: &str = "__llvm_orc_bootstrap_run_as_main_wrapper";
 const MAIN: ExecAddr = ExecAddr(0x1010);
@@ -27,8 +28,19 @@ impl Played<UnixStream> {
     }
 
     fn setup(&mut self) {
+        self.try_setup().unwrap();
+    }
+
+    /// The relay may have been stopped before the last one.
+    fn try_setup(&mut self) -> std::io::Result<()> {
         let symbols = [(Text::new(RUN_AS_MAIN), MAIN)];
-        self.say(&Message::Setup(Setup { page_size: 4096, symbols: Seq::new(&symbols), ..Setup::default() }));
+        let setup = Setup { page_size: 4096, symbols: Seq::new(&symbols), ..Setup::default() };
+        self.writer.write_all(WholeMessage::new(&Message::Setup(setup)).bytes())
+    }
+
+    /// The other end closes, whatever it has left unread.
+    fn is_left(&mut self) {
+        assert!(!matches!(self.reader.next_message(), Ok(Some(_))));
     }
 }
 
@@ -81,6 +93,15 @@ struct Stage {
 
 impl Stage {
     fn new(name: &str, tcp: bool, act: impl FnOnce(UnixListener) + Send + 'static) -> Self {
+        Self::with(name, tcp, false, act)
+    }
+
+    /// The executor of a relay to which it belongs.
+    fn ours(name: &str, act: impl FnOnce(UnixListener) + Send + 'static) -> Self {
+        Self::with(name, false, true, act)
+    }
+
+    fn with(name: &str, tcp: bool, is_ours: bool, act: impl FnOnce(UnixListener) + Send + 'static) -> Self {
         let folder = std::env::temp_dir().join(format!("graft-relay-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let line = folder.join("line");
@@ -94,7 +115,10 @@ impl Stage {
             note: Arc::new(move |text| noted.lock().unwrap().push(text.to_owned())),
             detail: Arc::new(move |text| detailed.lock().unwrap().push(text.to_owned())),
         };
-        let mut relay = Relay::new(Target::Unix(line), hooks);
+        let target = Target::Unix(line);
+        let name = target.to_string();
+        let connect = move || target.connect(None).map_err(Failure::from);
+        let mut relay = Relay::new(Reach { target: name, is_ours, connect: Box::new(connect) }, hooks);
         let stopper = relay.stopper();
         let listener =
             if tcp { Listener::tcp("127.0.0.1", 0) } else { Listener::unix(&folder.join("clients")) }.unwrap();
@@ -173,9 +197,9 @@ fn garbage_of_a_client_does_not_reach_the_executor() {
         line.setup();
         for _ in 0..2 {
             assert_eq!(line.hears_hangup(), "");
-            line.setup();
+            let _ = line.try_setup();
         }
-        line.hears_the_end();
+        line.is_left();
     });
     let mut client = stage.client();
     client.hears_setup();
@@ -203,8 +227,8 @@ fn an_executor_that_ends_is_reached_again_for_the_next_client() {
         line.setup();
         let _ = line.hear();
         line.say(&Message::Hangup(Some(Outcome(Err(Text::new("out of everything"))))));
-        line.setup();
-        line.hears_the_end();
+        let _ = line.try_setup();
+        line.is_left();
     });
     for reason in ["closed the connection in the middle", "restarted in the middle", "out of everything"] {
         let mut client = stage.client();
@@ -225,8 +249,8 @@ fn a_finished_client_over_tcp_is_closed_without_a_hangup() {
         let _ = line.hear();
         line.say(&Message::Result { seq_no: 0, payload: b"\0\0\0\0\0\0\0\0" });
         assert_eq!(line.hears_hangup(), "");
-        line.setup();
-        line.hears_the_end();
+        let _ = line.try_setup();
+        line.is_left();
     });
     let mut client = Played::tcp(stage.at.strip_prefix("tcp:").unwrap());
     client.hears_setup();
@@ -246,4 +270,51 @@ fn nobody_there_is_told_to_the_client() {
     assert!(heard.contains("no target at unix:"), "{heard}");
     client.hears_the_end();
     stage.end();
+}
+
+#[test]
+fn an_interrupt_ends_the_relay_while_it_waits_for_its_executor() {
+    let (left, client_left) = mpsc::channel();
+    let stage = Stage::ours("stopped", move |listener| {
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        assert_eq!(line.hear().message().head().1, 1);
+        // Stuck in loaded code: it takes the Hangup and never comes back.
+        assert_eq!(line.hears_hangup(), "");
+        left.send(()).unwrap();
+        line.hears_the_end();
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "nothing is started any more");
+    });
+    let mut client = stage.client();
+    client.hears_setup();
+    client.call_main(1);
+    drop(client);
+    client_left.recv().unwrap();
+    let began = Instant::now();
+    stage.end();
+    assert!(began.elapsed() < RENEW_LIMIT);
+}
+
+#[test]
+fn an_executor_of_ours_that_ends_is_started_again_but_not_for_ever() {
+    let mut stage = Stage::ours("quick", |listener| {
+        // One for the client, that does not outlive it; then as many as are tried in vain.
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        assert_eq!(line.hear().message().head().1, 1);
+        assert_eq!(line.hears_hangup(), "");
+        drop(line);
+        for _ in 0..MOST_QUICK_ENDS {
+            Played::unix(listener.accept().unwrap().0).setup();
+        }
+    });
+    let mut client = stage.client();
+    client.hears_setup();
+    client.say(&Message::Call { seq_no: 1, target: MAIN, args: b"" });
+    drop(client);
+    let error = stage.relay.take().unwrap().join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("ends as soon as it is started"), "{error}");
+    stage.executor.take().unwrap().join().unwrap();
+    std::fs::remove_dir_all(&stage.folder).unwrap();
 }

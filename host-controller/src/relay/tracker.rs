@@ -16,8 +16,11 @@ const QUIET_EMPTY: Duration = Duration::from_millis(200);
 /// Quiet this long after `main` with memory left in place: a client that does not free. Longer than any client thinks
 /// between `main` and its first release, also on a busy machine.
 const QUIET_AFTER_MAIN: Duration = Duration::from_secs(2);
-/// Quiet this long with nothing in place: a client that failed before it asked for anything.
-const QUIET_IDLE: Duration = Duration::from_secs(10);
+/// Quiet this long after a call failed, with nothing in place: a client that gave up.
+const QUIET_FAILED: Duration = Duration::from_secs(10);
+/// Quiet this long with nothing in place and nothing wrong: a client that failed before it asked for anything, or one that
+/// was forgotten. Others compile, or wait for their user's next line.
+const QUIET_THINKING: Duration = Duration::from_secs(300);
 
 /// Whether to close now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +40,7 @@ enum Asked {
     Fill { base: ExecAddr, whole: bool },
     Free { bases: Vec<u64> },
     Deinitialize { keys: Vec<u64> },
+    Symbols,
     Main,
     Other,
 }
@@ -55,6 +59,8 @@ pub(super) struct Tracker {
     any_call: bool,
     any_reservation: bool,
     main_ended: bool,
+    /// A call was refused.
+    any_failure: bool,
     ours: bool,
 }
 
@@ -119,8 +125,10 @@ impl Tracker {
             (QUIET_AFTER_MAIN, "it ran its program and is silent")
         } else if self.any_reservation && self.reservations.is_empty() {
             (QUIET_EMPTY, "it has freed everything and is silent")
+        } else if self.regions.is_empty() && self.any_failure {
+            (QUIET_FAILED, "a call of it failed, and it is silent")
         } else if self.regions.is_empty() {
-            (QUIET_IDLE, "it has nothing in place and is silent")
+            (QUIET_THINKING, "it has nothing in place and is silent")
         } else {
             return Verdict::Stay;
         };
@@ -147,6 +155,7 @@ impl Tracker {
                 addrs().map_or(Asked::Other, |bases| Asked::Free { bases })
             }
             Some(WrapperId::Deinitialize) => addrs().map_or(Asked::Other, |keys| Asked::Deinitialize { keys }),
+            Some(WrapperId::Open | WrapperId::Lookup | WrapperId::Resolve22 | WrapperId::Resolve) => Asked::Symbols,
             Some(WrapperId::RunAsMain) => Asked::Main,
             Some(WrapperId::CallMain | WrapperId::Info) => {
                 // Only our own controller makes these calls, and it hangs up when it is finished.
@@ -161,10 +170,9 @@ impl Tracker {
         match asked {
             Asked::Reserve { size } => {
                 self.any_reservation = true;
-                if let Ok(Expected(Ok(base))) = decode::<Expected<'_, ExecAddr>>(payload)
-                    && !base.is_null()
-                {
-                    self.reservations.insert(base.0, size);
+                match decode::<Expected<'_, ExecAddr>>(payload) {
+                    Ok(Expected(Ok(base))) if !base.is_null() => drop(self.reservations.insert(base.0, size)),
+                    _ => self.any_failure = true,
                 }
             }
             Asked::Fill { base, whole: true } => match decode(payload) {
@@ -174,13 +182,15 @@ impl Tracker {
                 // LLVM 19's executor drops what it failed to fill.
                 _ => {
                     self.reservations.remove(&base.0);
+                    self.any_failure = true;
                 }
             },
-            Asked::Fill { whole: false, .. } => {
-                if let Ok(Expected(Ok(key))) = decode::<Expected<'_, ExecAddr>>(payload) {
-                    self.regions.insert(key.0);
-                }
-            }
+            Asked::Fill { whole: false, .. } => match decode::<Expected<'_, ExecAddr>>(payload) {
+                Ok(Expected(Ok(key))) => drop(self.regions.insert(key.0)),
+                _ => self.any_failure = true,
+            },
+            // An Expected begins with whether there is a value.
+            Asked::Symbols => self.any_failure |= payload.first() != Some(&1),
             // Also when a failure was reported: dealloc actions may fail, the memory goes in any case.
             Asked::Free { bases } => {
                 for base in bases {
@@ -201,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 9] = [
         "__llvm_orc_SimpleExecutorMemoryManager_reserve_wrapper",
         "__llvm_orc_SimpleExecutorMemoryManager_finalize_wrapper",
         "__llvm_orc_SimpleExecutorMemoryManager_deallocate_wrapper",
@@ -210,6 +220,7 @@ mod tests {
         "__llvm_orc_SimpleExecutorMemoryManager_release_wrapper",
         "__llvm_orc_bootstrap_run_as_main_wrapper",
         "graft_call_main_wrapper",
+        "__llvm_orc_SimpleExecutorDylibManager_lookup_wrapper",
     ];
     const ZERO: Duration = Duration::ZERO;
 
@@ -313,9 +324,13 @@ mod tests {
     #[test]
     fn failed_clients_are_recognized_by_their_silence() {
         let mut talk = Talk::new();
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_IDLE));
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_THINKING));
         talk.reserve(0x10000);
-        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::CloseAfter(QUIET_IDLE - QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::CloseAfter(QUIET_THINKING - QUIET_EMPTY));
+        let mut failing = Talk::new();
+        failing.reserve(0x10000);
+        failing.call("lookup", &0_u64, &Expected::<ExecAddr>(Err(Text::new("no such symbol"))));
+        assert_eq!(failing.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_FAILED));
         talk.free("release", &[0x10000]);
         assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
         assert!(matches!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close(_)));
@@ -341,6 +356,6 @@ mod tests {
         talk.tracker.executor_says(&Message::Call { seq_no: 5, target: ExecAddr(1), args: &[] });
         assert_eq!(talk.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay);
         talk.tracker.client_says(&Message::Result { seq_no: 5, payload: &[] });
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_IDLE));
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_THINKING));
     }
 }

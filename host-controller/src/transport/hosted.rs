@@ -5,8 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::child::Child;
-use super::{ConnectError, Connection, Process};
+use super::{ConnectError, Connection, Process, ProcessKind};
 use crate::session::Wire;
 
 /// Starts `program` with its standard input as the protocol's channel, both ways: the one descriptor besides its console
@@ -20,13 +19,13 @@ pub(super) fn connect(program: &Path) -> Result<Connection, ConnectError> {
     command.stdin(Stdio::from(OwnedFd::from(their_line)));
     command.stdout(Stdio::from(OwnedFd::from(their_console)));
     command.stderr(Stdio::from(OwnedFd::from(their_log)));
-    let child = Child::spawn(command)
+    let process = graft_qemu::Process::spawn(command, None)
         .map_err(|reason| ConnectError::Start { program: program.display().to_string(), reason })?;
     Ok(Connection {
         wire: Wire::unix(line)?,
         console: Some(console),
         log: Some(log),
-        process: Some(Process::Child(child)),
+        process: Some(Process { process, kind: ProcessKind::Itself }),
         nudge_after: None,
     })
 }

@@ -3,8 +3,6 @@
 //! A [`Target`] names an executor, as the user writes it; [`Target::connect`] gives a [`Connection`]: the wire a session
 //! runs over, the executor's other channels where they come to us, and the process when it is ours.
 
-mod artifact;
-mod child;
 pub mod fds;
 mod hosted;
 mod parse;
@@ -14,18 +12,16 @@ mod side;
 mod tcp;
 mod unix;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::session::{Options, Wire};
 
-pub use artifact::ArtifactError;
-pub use child::{Child, End as ChildEnd};
 pub use parse::{FORMS, TargetError};
 pub use qemu::QemuTarget;
-pub use side::{Lines, Pump, SideChannels};
+pub use side::SideChannels;
 
 /// An executor one can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +48,15 @@ pub enum Target {
         /// Bits per second.
         baud: u32,
     },
+}
+
+/// A form of Graft's runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    /// The program that runs as a process of this machine.
+    Program,
+    /// The image that boots.
+    Image,
 }
 
 /// An executor that is reached.
@@ -83,42 +88,46 @@ impl Connection {
 
 /// The process of an executor that is ours.
 #[derive(Debug)]
-pub enum Process {
-    /// QEMU.
-    Machine(graft_qemu::Process),
-    /// An executor that is a process itself.
-    Child(Child),
+pub struct Process {
+    process: graft_qemu::Process,
+    kind: ProcessKind,
+}
+
+/// Where loaded code runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProcessKind {
+    /// In a machine that QEMU plays.
+    Machine,
+    /// In the process itself.
+    Itself,
 }
 
 impl Process {
-    /// Waits for its end for at most `limit` and says it in words, such as "exited with status 1".
+    /// Waits for its end for at most `limit` and says it in words, such as "QEMU exited with status 1".
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Option<String> {
-        match self {
-            Self::Machine(process) => process.wait_exit(limit).map(|end| {
-                let stderr = process.stderr();
-                let said = if stderr.trim().is_empty() { "" } else { ": " };
-                format!("QEMU {end}{said}{}", stderr.trim())
-            }),
-            Self::Child(child) => child.wait(limit).map(|end| format!("the executor's process {end}")),
-        }
+        let end = self.process.wait_exit(limit)?;
+        let stderr = self.process.stderr();
+        let said = if stderr.trim().is_empty() { "" } else { ": " };
+        let who = match self.kind {
+            ProcessKind::Machine => "QEMU",
+            ProcessKind::Itself => "the executor's process",
+        };
+        Some(format!("{who} {end}{said}{}", stderr.trim()))
     }
 
     /// The signal that ended it, when loaded code ran in the process itself and a signal did.
     #[must_use]
     pub fn signal(&self, limit: Duration) -> Option<i32> {
-        match self {
-            Self::Machine(_) => None,
-            Self::Child(child) => child.wait(limit).and_then(ChildEnd::signal),
+        match (self.kind, self.process.wait_exit(limit)) {
+            (ProcessKind::Itself, Some(graft_qemu::End::Signalled(signal))) => Some(signal),
+            _ => None,
         }
     }
 
-    /// Kills it, unless it has ended, and waits until it is gone.
-    pub fn kill(&mut self) {
-        match self {
-            Self::Machine(process) => process.kill(),
-            Self::Child(child) => child.kill(),
-        }
+    /// Whether it ends by itself when its wire is closed, and has done so within `limit`.
+    fn ends_with_its_wire(&self, limit: Duration) -> bool {
+        self.kind == ProcessKind::Itself && self.process.wait_exit(limit).is_some()
     }
 }
 
@@ -135,9 +144,12 @@ pub enum ConnectError {
         /// What to do.
         advice: &'static str,
     },
-    /// The program or image to start is missing.
-    #[error(transparent)]
-    Artifact(#[from] ArtifactError),
+    /// The target needs the runtime, and nobody said where it is.
+    #[error("{target} needs the runtime, whose place is not known")]
+    NoRuntime {
+        /// The target as the user writes it.
+        target: String,
+    },
     /// The program cannot be started.
     #[error("cannot start `{program}`: {reason}")]
     Start {
@@ -155,15 +167,30 @@ pub enum ConnectError {
 }
 
 impl Target {
-    /// Reaches the executor, starting it when it is ours to start. It need not have introduced itself yet.
+    /// The form of Graft's runtime that is needed to start the executor and that the target does not name.
+    #[must_use]
+    pub const fn runtime(&self) -> Option<Runtime> {
+        match self {
+            Self::Hosted => Some(Runtime::Program),
+            Self::Qemu(QemuTarget { image: None, .. }) => Some(Runtime::Image),
+            _ => None,
+        }
+    }
+
+    /// Reaches the executor, starting it when it is ours to start. It need not have introduced itself yet. `runtime` is
+    /// where that is which [`Self::runtime`] says is needed.
     ///
     /// # Errors
     /// When it is not there or cannot be started, with what to do.
-    pub fn connect(&self) -> Result<Connection, ConnectError> {
+    pub fn connect(&self, runtime: Option<&Path>) -> Result<Connection, ConnectError> {
+        let runtime = || runtime.ok_or_else(|| ConnectError::NoRuntime { target: self.to_string() });
         match self {
-            Self::Hosted => hosted::connect(&artifact::hosted()?),
+            Self::Hosted => hosted::connect(runtime()?),
             Self::Exec(program) => hosted::connect(program),
-            Self::Qemu(machine) => machine.connect(),
+            Self::Qemu(machine) => match &machine.image {
+                Some(image) => machine.connect(image),
+                None => machine.connect(runtime()?),
+            },
             Self::Tcp { host, port } => tcp::connect(host, *port),
             Self::Unix(path) => unix::connect(path),
             Self::Serial { device, baud } => serial::connect(device, *baud),

@@ -1,11 +1,11 @@
 //! A machine that QEMU boots for us.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use graft_qemu::{Accel, Machine, MachineKind};
 
-use super::{ConnectError, Connection, Process, artifact};
+use super::{ConnectError, Connection, Process, ProcessKind};
 use crate::session::Wire;
 
 /// Which machine to boot.
@@ -19,7 +19,7 @@ pub struct QemuTarget {
     pub cpu: Option<String>,
     /// Who executes the guest's instructions.
     pub accel: Accel,
-    /// The runtime's image; `None` to find or build it.
+    /// The runtime's image; `None` for the one that is at hand.
     pub image: Option<PathBuf>,
 }
 
@@ -38,11 +38,8 @@ impl Default for QemuTarget {
 }
 
 impl QemuTarget {
-    pub(super) fn connect(&self) -> Result<Connection, ConnectError> {
-        let mut machine = Machine::new(match &self.image {
-            Some(image) => image.clone(),
-            None => artifact::image()?,
-        });
+    pub(super) fn connect(&self, image: &Path) -> Result<Connection, ConnectError> {
+        let mut machine = Machine::new(image);
         machine.kind = self.machine;
         machine.memory_mib = self.memory_mib;
         machine.accel = self.accel;
@@ -54,7 +51,7 @@ impl QemuTarget {
             wire: Wire::unix(running.line)?,
             console: Some(running.console),
             log: Some(running.log),
-            process: Some(Process::Machine(running.process)),
+            process: Some(Process { process: running.process, kind: ProcessKind::Machine }),
             nudge_after: None,
         })
     }

@@ -70,6 +70,8 @@ mod tests {
         board.write_all(b"a boot message, and half of a Set").unwrap();
         let device = line.name().unwrap();
         drop(line);
+        // What a terminal holds is lost when its last user closes it.
+        let _kept = std::fs::File::open(&device).unwrap();
         let board = thread::spawn(move || {
             let mut writer = board.try_clone_native().unwrap();
             let mut reader = MessageReader::new(board, DEFAULT_LIMIT);

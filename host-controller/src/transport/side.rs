@@ -3,27 +3,32 @@
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{Connection, Process};
 use crate::session::Wire;
 
+/// How long a channel may stay open after the process at its other end is gone.
+const JOIN_LIMIT: Duration = Duration::from_millis(500);
+
 /// Moves what arrives on a channel to where it belongs, on a thread of its own.
 #[derive(Debug)]
-pub struct Pump {
+pub(crate) struct Pump {
     stream: UnixStream,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
+    /// Disconnected once everything has reached the sink.
+    ended: Receiver<()>,
 }
 
 impl Pump {
     /// Hands every piece that arrives on `stream` to `sink`.
-    ///
-    /// # Errors
-    /// When the system gives no second handle or no thread.
-    pub fn start(stream: UnixStream, mut sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<Self> {
+    fn start(stream: UnixStream, mut sink: impl FnMut(&[u8]) + Send + 'static) -> io::Result<Self> {
         let mut reader = stream.try_clone()?;
+        let (ending, ended) = mpsc::channel();
         let thread = thread::Builder::new().name(String::from("side channel")).spawn(move || {
+            let _ending: Sender<()> = ending;
             let mut buffer = vec![0; 64 << 10];
             loop {
                 match reader.read(&mut buffer) {
@@ -34,26 +39,22 @@ impl Pump {
                 }
             }
         })?;
-        Ok(Self { stream, thread: Some(thread) })
+        Ok(Self { stream, thread, ended })
     }
 
-    /// Waits until the other end has closed and everything has reached the sink.
-    pub fn join(mut self) {
-        self.wait();
+    /// Waits until the other end has closed and everything has reached the sink, but not for ever: what loaded code has
+    /// started may outlive the executor, and holds the channel open.
+    fn join(self) {
+        let _ = self.ended.recv_timeout(JOIN_LIMIT);
+        self.finish();
     }
 
     /// Ends the channel. What has arrived by now still reaches the sink.
     ///
     /// A socket whose reading is shut down still gives what is in it, then its end (unix(7); tested below).
-    pub fn finish(mut self) {
+    fn finish(self) {
         let _ = self.stream.shutdown(Shutdown::Read);
-        self.wait();
-    }
-
-    fn wait(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.thread.join();
     }
 }
 
@@ -106,7 +107,7 @@ impl SideChannels {
         let pumps = [console, log].into_iter().flatten();
         match process {
             // What it still has to say comes before its end.
-            Some(Process::Child(child)) if child.wait(patience).is_some() => pumps.for_each(Pump::join),
+            Some(process) if process.ends_with_its_wire(patience) => pumps.for_each(Pump::join),
             process => {
                 drop(process);
                 pumps.for_each(Pump::finish);
@@ -117,8 +118,10 @@ impl SideChannels {
 
 /// Cuts bytes into lines.
 #[derive(Debug, Default)]
-pub struct Lines {
+struct Lines {
     rest: Vec<u8>,
+    /// The line that goes on was cut, and so is no empty one when it ends at once.
+    cut: bool,
 }
 
 impl Lines {
@@ -126,15 +129,18 @@ impl Lines {
     const LONGEST: usize = 4096;
 
     /// Hands every line that is complete to `sink`, without its end.
-    pub fn push(&mut self, bytes: &[u8], mut sink: impl FnMut(&str)) {
+    fn push(&mut self, bytes: &[u8], mut sink: impl FnMut(&str)) {
         for byte in bytes {
-            if *byte != b'\n' {
+            let ends = *byte == b'\n';
+            if !ends {
                 self.rest.push(*byte);
             }
-            if *byte == b'\n' || self.rest.len() == Self::LONGEST {
+            let full = self.rest.len() == Self::LONGEST;
+            if full || (ends && !(self.cut && self.rest.is_empty())) {
                 sink(String::from_utf8_lossy(&self.rest).trim_end_matches('\r'));
                 self.rest.clear();
             }
+            self.cut = !ends && (full || self.cut);
         }
     }
 }
@@ -174,5 +180,21 @@ mod tests {
         let mut count = 0;
         lines.push(&[b'x'; 10_000], |line| count += line.len());
         assert_eq!(count, 8192);
+
+        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        lines.push(&[b'x'; Lines::LONGEST], |line| seen.push(line.len()));
+        lines.push(b"\n\ny\n", |line| seen.push(line.len()));
+        assert_eq!(seen, [Lines::LONGEST, 0, 1]);
+    }
+
+    #[test]
+    fn a_channel_that_somebody_else_holds_open_is_not_waited_for() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (sink, sunk) = mpsc::channel();
+        let pump = Pump::start(ours, move |bytes| sink.send(bytes.to_vec()).unwrap()).unwrap();
+        theirs.write_all(b"last words").unwrap();
+        pump.join();
+        assert_eq!(sunk.iter().flatten().collect::<Vec<_>>(), b"last words");
+        drop(theirs);
     }
 }

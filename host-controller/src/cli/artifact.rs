@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
+use graft::transport::{Connection, Runtime, Target};
 use thiserror::Error;
+
+use super::report::Report;
 
 /// Why there is no runtime.
 #[derive(Debug, Error)]
-pub enum ArtifactError {
+pub(crate) enum ArtifactError {
     /// What the variable names is not there.
     #[error("{variable} names `{}`, which cannot be read: {reason}", .path.display())]
     Named {
@@ -49,7 +52,7 @@ pub enum ArtifactError {
         reason: io::Error,
     },
     /// Cargo could not build it.
-    #[error("no {what}: `cargo {build}` failed, see above{hint}")]
+    #[error("no {what}: `cargo {build}` failed{hint}:\n{said}")]
     Build {
         /// What is missing.
         what: &'static str,
@@ -57,6 +60,8 @@ pub enum ArtifactError {
         build: String,
         /// What may help, with a leading separator.
         hint: &'static str,
+        /// What Cargo said.
+        said: String,
     },
 }
 
@@ -89,19 +94,20 @@ const IMAGE: Artifact = Artifact {
 };
 
 /// What the runtime is made from, relative to the checkout.
-const SOURCES: &[&str] = &["Cargo.toml", "Cargo.lock", ".cargo", "protocol", "arch", "runtime"];
+const SOURCES: &[&str] = &["Cargo.toml", "Cargo.lock", ".cargo", "rust-toolchain.toml", "protocol", "arch", "runtime"];
 
-/// The executor that runs as a process here.
-pub(super) fn hosted() -> Result<PathBuf, ArtifactError> {
-    find(&HOSTED)
+/// Reaches `target`, with the runtime it needs.
+pub(crate) fn connect(target: &Target, report: Report) -> anyhow::Result<Connection> {
+    let artifact = match target.runtime() {
+        None => None,
+        Some(Runtime::Program) => Some(&HOSTED),
+        Some(Runtime::Image) => Some(&IMAGE),
+    };
+    let path = artifact.map(|artifact| find(artifact, report)).transpose()?;
+    Ok(target.connect(path.as_deref())?)
 }
 
-/// The image that boots.
-pub(super) fn image() -> Result<PathBuf, ArtifactError> {
-    find(&IMAGE)
-}
-
-fn find(artifact: &Artifact) -> Result<PathBuf, ArtifactError> {
+fn find(artifact: &Artifact, report: Report) -> Result<PathBuf, ArtifactError> {
     let &Artifact { what, variable, .. } = artifact;
     if let Some(path) = env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from) {
         return match File::open(&path) {
@@ -132,26 +138,31 @@ fn find(artifact: &Artifact) -> Result<PathBuf, ArtifactError> {
     if is_newer(&built, &checkout) {
         return Ok(built);
     }
-    eprintln!("graft: building the {what} (cargo {})", build());
+    report.note(&format!("building the {what} (cargo {})", build()));
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
+    // A source that changes from now on may be in the artifact or not.
+    let began = SystemTime::now();
+    let output = Command::new(cargo)
         .args(artifact.build)
         .arg("--quiet")
         .current_dir(&checkout)
         .env("CARGO_TARGET_DIR", &target_dir)
         .stdin(Stdio::null())
-        // Standard output is the loaded program's console.
-        .stdout(io::stderr())
-        .status()
+        // Standard output is the loaded program's console, standard error may be JSON.
+        .output()
         .map_err(|reason| ArtifactError::NoCargo { what, reason })?;
-    if !status.success() || !built.is_file() {
-        return Err(ArtifactError::Build { what, build: build(), hint: artifact.hint });
+    if !output.status.success() || !built.is_file() {
+        let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+        return Err(ArtifactError::Build { what, build: build(), hint: artifact.hint, said });
     }
-    // Cargo leaves a file alone that would not change; its age must say that it was looked at.
-    if let Ok(file) = File::options().append(true).open(&built) {
-        let _ = file.set_modified(SystemTime::now());
-    }
+    // Without that it is looked at again next time.
+    let _ = date(&built, began);
     Ok(built)
+}
+
+/// Dates `built` at the time its sources were last looked at: Cargo leaves a file alone that would not change.
+fn date(built: &Path, looked_at: SystemTime) -> io::Result<()> {
+    File::options().append(true).open(built)?.set_modified(looked_at)
 }
 
 /// Cargo's target directory, when `program` lies in one: the nearest folder above that Cargo has tagged.
@@ -190,10 +201,17 @@ mod tests {
 
     use super::*;
 
+    fn folder(name: &str) -> PathBuf {
+        let folder = env::temp_dir().join(format!("graft-artifact-{name}-{}", std::process::id()));
+        for part in ["runtime/src", "protocol"] {
+            fs::create_dir_all(folder.join(part)).unwrap();
+        }
+        folder
+    }
+
     #[test]
     fn a_source_that_is_younger_is_seen() {
-        let folder = env::temp_dir().join(format!("graft-artifact-{}", std::process::id()));
-        fs::create_dir_all(folder.join("runtime/src")).unwrap();
+        let folder = folder("younger");
         let built = folder.join("built");
         assert!(!is_newer(&built, &folder));
         fs::write(&built, "").unwrap();
@@ -207,8 +225,33 @@ mod tests {
     }
 
     #[test]
-    fn tests_run_inside_a_checkout() {
-        let target_dir = target_dir_of(&env::current_exe().unwrap()).unwrap();
-        assert!(checkout_of(&target_dir).is_some());
+    fn a_source_saved_during_the_build_is_younger() {
+        let folder = folder("during");
+        let source = folder.join("protocol/lib.rs");
+        let began = SystemTime::now() - Duration::from_secs(10);
+        fs::write(&source, "").unwrap();
+        let built = folder.join("built");
+        fs::write(&built, "").unwrap();
+        File::options().append(true).open(&source).unwrap().set_modified(began + Duration::from_secs(1)).unwrap();
+        date(&built, began).unwrap();
+        assert!(!is_newer(&built, &folder));
+        date(&built, began + Duration::from_secs(2)).unwrap();
+        assert!(is_newer(&built, &folder));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_checkout_is_found_around_a_target_directory() {
+        let folder = folder("checkout");
+        let target = folder.join("target");
+        fs::create_dir_all(target.join("debug/deps")).unwrap();
+        fs::write(target.join("CACHEDIR.TAG"), "").unwrap();
+        assert_eq!(target_dir_of(&target.join("debug/deps/graft")).as_deref(), Some(target.as_path()));
+        assert!(!is_checkout(&folder));
+        for file in ["Cargo.toml", "runtime/Cargo.toml", "protocol/Cargo.toml"] {
+            fs::write(folder.join(file), "").unwrap();
+        }
+        assert_eq!(checkout_of(&target).as_deref(), Some(folder.as_path()));
+        fs::remove_dir_all(folder).unwrap();
     }
 }
