@@ -2,19 +2,14 @@
 //!
 //! [`start`] brings the machine up and hands out [`Machine`]: a [`crate::Platform`] over page tables of its own, a
 //! [`crate::Line`] over the first serial port, and what the loader said. How the address space is laid out is in
-//! `layout.rs`.
+//! `board/layout.rs`. What decides without touching the machine (its frames, the firmware's map, the executor's heap) lies
+//! beside `board` and is tested on any host.
 
-mod exit;
-mod layout;
-mod line;
-mod memory;
-mod platform;
-mod selftest;
-mod start;
-mod trap;
+#[cfg(target_os = "none")]
+mod board;
+mod frames;
+mod heap;
+mod memory_map;
 
-pub use exit::{ExitCode, die};
-pub use line::SerialLine;
-pub use platform::BarePlatform;
-pub use selftest::run as self_test;
-pub use start::{Machine, start};
+#[cfg(target_os = "none")]
+pub use board::{BarePlatform, ExitCode, Machine, SerialLine, die, self_test, start};

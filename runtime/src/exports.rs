@@ -7,7 +7,7 @@
 
 use core::ptr;
 
-use graft_arch::x86_64::checkpoint;
+use graft_arch::machine::checkpoint;
 use graft_protocol::ExecAddr;
 use spin::Once;
 

@@ -9,7 +9,7 @@ use core::panic::PanicInfo;
 extern crate alloc;
 use alloc::boxed::Box;
 
-use graft_arch::x86_64::boot_info::{BootInfo, BootInfoError};
+use graft_arch::machine::boot_info::{BootInfo, BootInfoError};
 use graft_runtime::{Ending, Executor, bare, exports};
 
 /// Called once, when the machine is in 64-bit mode.

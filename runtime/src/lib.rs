@@ -12,7 +12,7 @@ extern crate alloc;
 
 mod access;
 mod actions;
-#[cfg(all(target_os = "none", target_arch = "x86_64"))]
+#[cfg(any(test, target_os = "none"))]
 pub mod bare;
 mod calls;
 mod channel;
@@ -21,16 +21,10 @@ mod dispatch;
 mod dylib;
 mod executor;
 pub mod exports;
-#[cfg(any(test, target_os = "none"))]
-mod frames;
-#[cfg(any(test, target_os = "none"))]
-mod heap;
 mod initialize;
 mod line;
 mod log;
 mod memory;
-#[cfg(any(test, target_os = "none"))]
-mod memory_map;
 mod platform;
 mod ranges;
 mod region;

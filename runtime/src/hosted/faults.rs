@@ -6,7 +6,7 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use graft_arch::x86_64::checkpoint;
+use graft_arch::machine::checkpoint;
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
 
 /// The signals that processor exceptions become, and the one the C library's `abort` raises.

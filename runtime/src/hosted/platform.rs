@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use graft_arch::x86_64::checkpoint;
+use graft_arch::machine::checkpoint;
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 use graft_runtime::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair, exports};
 

@@ -1,7 +1,7 @@
 //! The protocol's channel: the first serial port.
 
-use graft_arch::x86_64::bare::clock::Clock;
-use graft_arch::x86_64::bare::uart::{self, Damage};
+use graft_arch::machine::bare::clock::Clock;
+use graft_arch::machine::bare::uart::{self, Damage};
 
 use crate::line::{Line, LineError, Patience};
 

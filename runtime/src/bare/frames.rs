@@ -3,9 +3,9 @@
 //! The bits lie apart from the frames, so that a free frame may hold anything. Taking and giving back touch one word of
 //! each kind; finding the next free frame looks at one bit per 4096 frames in the worst case.
 
-use graft_arch::x86_64::paging::Frame;
+use graft_arch::machine::paging::Frame;
 
-use crate::memory_map::{PhysicalRange, PhysicalRanges};
+use crate::bare::memory_map::{PhysicalRange, PhysicalRanges};
 
 const WORD_BITS: u64 = 64;
 

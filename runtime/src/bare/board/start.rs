@@ -2,11 +2,11 @@
 //! clock. Nothing here allocates, and what is missing is said in plain words.
 #![expect(unsafe_code, reason = "switches page tables")]
 
-use graft_arch::x86_64::bare::clock::Clock;
-use graft_arch::x86_64::bare::cpu::{Features, NoNx};
-use graft_arch::x86_64::bare::{cpu, interrupts, segments, stacks, trap, uart};
-use graft_arch::x86_64::boot_info::{BootInfo, BootInfoError};
-use graft_arch::x86_64::paging::{Cache, Frame, MapError, NoFrames, Owner, PageSize, Tables};
+use graft_arch::machine::bare::clock::Clock;
+use graft_arch::machine::bare::cpu::{Features, NoNx};
+use graft_arch::machine::bare::{cpu, interrupts, segments, stacks, trap, uart};
+use graft_arch::machine::boot_info::{BootInfo, BootInfoError};
+use graft_arch::machine::paging::{Cache, Frame, MapError, NoFrames, Owner, PageSize, Tables};
 use graft_protocol::{ExecAddr, ExecRange, Prot};
 
 use core::sync::atomic::Ordering;
@@ -15,8 +15,8 @@ use super::exit::{CONSOLE_EXISTS, ExitCode, die};
 use super::layout::{self, CallSlot};
 use super::memory::{MEMORY, Memory, Store, unused};
 use super::{BarePlatform, SerialLine};
-use crate::frames::{Frames, words_needed};
-use crate::memory_map::{self, PhysicalRange, PhysicalRanges};
+use crate::bare::frames::{Frames, words_needed};
+use crate::bare::memory_map::{self, PhysicalRange, PhysicalRanges};
 
 /// Less than this beside the image cannot hold a session: tables, messages, one small program.
 const LEAST_MEMORY_BYTES: u64 = 1 << 20;

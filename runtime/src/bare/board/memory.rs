@@ -5,14 +5,14 @@
 
 use core::ptr;
 
-use graft_arch::x86_64::bare::cpu;
-use graft_arch::x86_64::paging::{Flush, Frame, FrameStore, NoFrames, Owner, Tables, Touch};
+use graft_arch::machine::bare::cpu;
+use graft_arch::machine::paging::{Flush, Frame, FrameStore, NoFrames, Owner, Tables, Touch};
 use graft_protocol::{ExecAddr, ExecRange, Prot};
 use spin::Mutex;
 
 use super::layout;
-use crate::frames::Frames;
-use crate::heap::{Heap, Pages};
+use crate::bare::frames::Frames;
+use crate::bare::heap::{Heap, Pages};
 
 /// Set by `start`, before anything that needs it can run.
 pub(super) static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);

@@ -3,8 +3,8 @@
 //! Firmware maps are unsorted and overlap; what any entry reserves is reserved. Below 1 MiB lies what firmware still
 //! uses after it handed over, and nothing there is worth the risk.
 
-use graft_arch::x86_64::boot_info::MemoryRegion;
-use graft_arch::x86_64::paging::Frame;
+use graft_arch::machine::boot_info::MemoryRegion;
+use graft_arch::machine::paging::Frame;
 use heapless::Vec;
 
 /// More ranges than any board has; the smallest are left out where there are more.

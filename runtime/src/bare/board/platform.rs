@@ -5,12 +5,12 @@ use core::fmt;
 use core::ptr;
 use core::sync::atomic::Ordering;
 
-use graft_arch::x86_64::bare::clock::Clock;
-use graft_arch::x86_64::bare::cpu::Features;
-use graft_arch::x86_64::bare::{debug, uart};
-use graft_arch::x86_64::boot_info::BootInfo;
-use graft_arch::x86_64::checkpoint;
-use graft_arch::x86_64::paging::{Frame, Mapping, NoFrames};
+use graft_arch::machine::bare::clock::Clock;
+use graft_arch::machine::bare::cpu::Features;
+use graft_arch::machine::bare::{debug, uart};
+use graft_arch::machine::boot_info::BootInfo;
+use graft_arch::machine::checkpoint;
+use graft_arch::machine::paging::{Frame, Mapping, NoFrames};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 
 use super::exit::CONSOLE_EXISTS;

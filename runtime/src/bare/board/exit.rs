@@ -3,7 +3,7 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use graft_arch::x86_64::bare::{NO_LONG_MODE, debug, uart};
+use graft_arch::machine::bare::{NO_LONG_MODE, debug, uart};
 
 /// What QEMU's debug-exit device is told; QEMU exits with twice the number plus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 //! executor itself ends the machine.
 #![expect(unsafe_code, reason = "resumes at checkpoints; the symbol that the machine calls")]
 
-use graft_arch::x86_64::bare::trap::TrapFrame;
-use graft_arch::x86_64::checkpoint;
-use graft_arch::x86_64::fault::Trap;
-use graft_arch::x86_64::paging::Touch;
+use graft_arch::machine::bare::trap::TrapFrame;
+use graft_arch::machine::checkpoint;
+use graft_arch::machine::fault::Trap;
+use graft_arch::machine::paging::Touch;
 use graft_protocol::{ExecAddr, ExecRange, Fault};
 
 use super::exit::{ExitCode, die};
