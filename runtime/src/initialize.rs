@@ -5,7 +5,8 @@
 //! of this session, that no page of them is initialized already, that none is writable and executable, that every
 //! action is something that may be called, that there is memory for all of it.
 //!
-//! After that only an action can fail. Then the dealloc actions of those that succeeded run, last first, and the
+//! After that only an action can fail, or a kernel below us that has no room for one more protection: then the pages are
+//! zeroes again and the region is gone. When an action fails, the dealloc actions of those that succeeded run, last first, and the
 //! region is gone; LLVM 19's finalize takes the reservation with it, as LLVM 19 does.
 
 use core::fmt;
@@ -124,16 +125,16 @@ impl fmt::Display for InitializeError {
     }
 }
 
+impl From<OutOfFrames> for InitializeError {
+    fn from(OutOfFrames { wanted_bytes, free_bytes }: OutOfFrames) -> Self {
+        Self::Frames { wanted: wanted_bytes, free: free_bytes }
+    }
+}
+
 impl From<NoRecords> for InitializeError {
     fn from(error: NoRecords) -> Self {
         Self::NoRecords(error)
     }
-}
-
-/// Frames that page tables may take besides the pages themselves, in bytes: one table per 512 pages, and the levels
-/// above at both ends.
-const fn with_tables(bytes: u64, page_size: u64) -> u64 {
-    bytes.saturating_add(bytes / 512).saturating_add(page_size.saturating_mul(4))
 }
 
 impl<P: Platform, L: Line> Executor<P, L> {
@@ -151,8 +152,13 @@ impl<P: Platform, L: Line> Executor<P, L> {
             };
         };
         let (base, key) = self.admit(rules, args, extent)?;
-        if let Err(error) = self.store(base, key, &args.segments) {
+        if let Err(error) = self.take_frames(base, key) {
+            // `admit` saw enough of them: only a platform that has less than it says gets here.
             self.forget_region(base, key);
+            return Err(error);
+        }
+        if let Err(error) = self.store(base, key, &args.segments) {
+            self.remove_region(base, key);
             return Err(error);
         }
         match self.run_finalize_actions(base, key, &args.actions) {
@@ -194,11 +200,6 @@ impl<P: Platform, L: Line> Executor<P, L> {
         })?;
         self.check_neighbours(rules, &memory, reserved.start(), &plan)?;
         check_actions(&memory, &plan, &args.actions)?;
-        let wanted = with_tables(plan.bytes(), page_size);
-        let free = self.platform.frames().free;
-        if wanted > free {
-            return Err(InitializeError::Frames { wanted, free });
-        }
         let mut deallocs = Vec::new();
         let most = usize::try_from(args.actions.len()).map_err(|_| NoRecords)?;
         deallocs.try_reserve_exact(most).map_err(|_| NoRecords)?;
@@ -212,6 +213,14 @@ impl<P: Platform, L: Line> Executor<P, L> {
             return Err(InitializeError::NotReserved { range: extent });
         };
         reservation.insert(region)?;
+        let Some(region) = reservation.region_mut(key) else { return Err(NoRecords.into()) };
+        // Last: the records came out of the same frames. Nothing takes any between here and `take_frames`.
+        let wanted = region.runs.iter().map(|run| self.platform.cost(run.pages)).fold(0, u64::saturating_add);
+        let free = self.platform.frames().free;
+        if wanted > free {
+            reservation.remove(key);
+            return Err(InitializeError::Frames { wanted, free });
+        }
         Ok((reserved.start(), key))
     }
 
@@ -235,13 +244,12 @@ impl<P: Platform, L: Line> Executor<P, L> {
         }
     }
 
-    /// Takes the frames, stores the content, sets the protections.
+    fn take_frames(&self, base: ExecAddr, key: ExecAddr) -> Result<(), InitializeError> {
+        self.each_run(base, key, |run| self.platform.commit(run.pages).map_err(InitializeError::from))
+    }
+
+    /// Stores the content and sets the protections.
     fn store(&self, base: ExecAddr, key: ExecAddr, segments: &Seq<'_, Segment<'_>>) -> Result<(), InitializeError> {
-        self.each_run(base, key, |run| {
-            self.platform.commit(run.pages).map_err(|OutOfFrames { wanted_bytes, free_bytes }| {
-                InitializeError::Frames { wanted: wanted_bytes, free: free_bytes }
-            })
-        })?;
         for segment in segments.iter() {
             let content = segment.content.0;
             self.platform.store(segment.addr, content);
@@ -250,10 +258,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
                 self.platform.store_zeroes(rest, segment.size.saturating_sub(stored));
             }
         }
-        self.each_run(base, key, |run| {
-            self.platform.protect(run.pages, run.prot);
-            Ok(())
-        })
+        self.each_run(base, key, |run| self.platform.protect(run.pages, run.prot).map_err(InitializeError::from))
     }
 
     /// Calls `act` with each run of a region, without holding the lock meanwhile.

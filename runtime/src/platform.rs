@@ -88,11 +88,17 @@ pub trait Platform {
     /// Content is kept; pages that had no frame read as zero. Afterwards the executor may touch the range without fear.
     ///
     /// # Errors
-    /// When frames run out; pages committed so far by this call stay demand-zero.
+    /// When frames run out. Pages committed by then may stay so; [`Self::cost`] tells beforehand.
     fn commit(&self, range: ExecRange) -> Result<(), OutOfFrames>;
 
+    /// The most memory that committing `range` takes now, in bytes; what has a frame already costs nothing.
+    fn cost(&self, range: ExecRange) -> u64;
+
     /// Sets the protection of `range`, all of whose pages are committed, and drops stale translations.
-    fn protect(&self, range: ExecRange, prot: Prot);
+    ///
+    /// # Errors
+    /// When there is no memory for the record of it; then the protection is as it was, in parts of the range.
+    fn protect(&self, range: ExecRange, prot: Prot) -> Result<(), OutOfFrames>;
 
     /// Makes `range` inaccessible and gives its frames back.
     fn unmap(&self, range: ExecRange);

@@ -74,7 +74,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Bytes of memory the request's pages take.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.pages.len()).fold(0, u64::saturating_add)
     }
 

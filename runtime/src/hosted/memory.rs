@@ -82,14 +82,40 @@ impl Arenas {
             return Err(OutOfFrames { wanted_bytes, free_bytes });
         }
         self.with(|committed| committed.extend(pages));
-        protect(range, libc::PROT_READ | libc::PROT_WRITE);
-        Ok(())
+        self.protect(range, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    pub(crate) fn cost(&self, range: ExecRange) -> u64 {
+        let pages = range.start().0 / PAGE..range.end().0 / PAGE;
+        let have = self.with(|committed| committed.range(pages).count() as u64);
+        range.len().saturating_sub(have * PAGE)
+    }
+
+    /// Sets the protection of committed pages.
+    pub(crate) fn set_protection(&self, range: ExecRange, prot: Prot) -> Result<(), OutOfFrames> {
+        let bits = match prot {
+            Prot::Read => libc::PROT_READ,
+            Prot::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+            Prot::ReadExec => libc::PROT_READ | libc::PROT_EXEC,
+        };
+        self.protect(range, bits)
+    }
+
+    fn protect(&self, range: ExecRange, bits: i32) -> Result<(), OutOfFrames> {
+        let out_of_frames = || OutOfFrames { wanted_bytes: range.len(), free_bytes: self.free() };
+        let len = usize::try_from(range.len()).map_err(|_| out_of_frames())?;
+        // SAFETY: the range is part of an arena, and nothing of the runtime itself lies there.
+        let result = unsafe { libc::mprotect(pointer(range.start()).cast(), len, bits) };
+        // It fails when the kernel has no memory, or no number, for one more mapping (`vm.max_map_count`).
+        if result == 0 { Ok(()) } else { Err(out_of_frames()) }
     }
 
     pub(crate) fn unmap(&self, range: ExecRange) {
         self.forget(range);
-        // The address space stays ours. Failing that, the pages would stay accessible: worse than stopping.
-        assert!(map(range, libc::PROT_NONE).is_ok(), "cannot unmap {range}");
+        // The address space stays ours.
+        if map(range, libc::PROT_NONE).is_err() {
+            empty(range);
+        }
     }
 
     fn forget(&self, range: ExecRange) {
@@ -102,16 +128,6 @@ impl Arenas {
     fn with<R>(&self, act: impl FnOnce(&mut BTreeSet<u64>) -> R) -> R {
         act(&mut self.committed.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
-
-/// Sets the protection of committed pages.
-pub(crate) fn set_protection(range: ExecRange, prot: Prot) {
-    let bits = match prot {
-        Prot::Read => libc::PROT_READ,
-        Prot::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
-        Prot::ReadExec => libc::PROT_READ | libc::PROT_EXEC,
-    };
-    protect(range, bits);
 }
 
 /// Stores `bytes` at `at`, which is committed.
@@ -160,12 +176,13 @@ pub(crate) fn map(range: ExecRange, prot: i32) -> io::Result<()> {
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn protect(range: ExecRange, bits: i32) {
+/// Gives the memory of `range` back though the kernel has no room for another mapping: what was there is gone, and reads
+/// as zeroes until the range is used again.
+fn empty(range: ExecRange) {
     let len = usize::try_from(range.len()).unwrap_or(usize::MAX);
-    // SAFETY: the range is part of an arena, and nothing of the runtime itself lies there.
-    let result = unsafe { libc::mprotect(pointer(range.start()).cast(), len, bits) };
-    // It fails only when the kernel has no memory for the record. Going on with a wrong protection would be worse.
-    assert!(result == 0, "cannot protect {range}: {}", io::Error::last_os_error());
+    // SAFETY: private memory of an arena, which the executor has given up. It splits no mapping; were it to fail, the
+    // content would only stay until the range is mapped afresh.
+    unsafe { libc::madvise(pointer(range.start()).cast(), len, libc::MADV_DONTNEED) };
 }
 
 fn pointer(at: ExecAddr) -> *mut u8 {

@@ -112,8 +112,12 @@ impl Platform for HostedPlatform {
         self.arenas.commit(range)
     }
 
-    fn protect(&self, range: ExecRange, prot: Prot) {
-        memory::set_protection(range, prot);
+    fn cost(&self, range: ExecRange) -> u64 {
+        self.arenas.cost(range)
+    }
+
+    fn protect(&self, range: ExecRange, prot: Prot) -> Result<(), OutOfFrames> {
+        self.arenas.set_protection(range, prot)
     }
 
     fn unmap(&self, range: ExecRange) {

@@ -56,6 +56,7 @@ struct Inside {
     frames: u64,
     depth: usize,
     trims: usize,
+    next_protect_fails: bool,
 }
 
 /// The machine, shared between the executor's platform and the test.
@@ -118,6 +119,16 @@ impl Machine {
 
     pub(crate) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().log)
+    }
+
+    /// Leaves `count` frames free.
+    pub(crate) fn limit_free_frames(&self, count: u64) {
+        let mut inside = self.lock();
+        inside.frames = inside.state.frames.len() as u64 + count;
+    }
+
+    pub(crate) fn fail_next_protect(&self) {
+        self.lock().next_protect_fails = true;
     }
 
     pub(crate) fn trims(&self) -> usize {
@@ -252,10 +263,19 @@ impl Platform for Machine {
         Ok(())
     }
 
-    fn protect(&self, range: ExecRange, prot: Prot) {
+    fn cost(&self, range: ExecRange) -> u64 {
+        let missing = |page: &u64| !self.lock().state.frames.contains_key(page);
+        self.each_page(range).filter(missing).count() as u64 * PAGE
+    }
+
+    fn protect(&self, range: ExecRange, prot: Prot) -> Result<(), OutOfFrames> {
+        if std::mem::take(&mut self.lock().next_protect_fails) {
+            return Err(OutOfFrames { wanted_bytes: range.len(), free_bytes: 0 });
+        }
         for page in self.each_page(range) {
             self.lock().state.frames.get_mut(&page).unwrap_or_else(|| panic!("{page:#x} is not committed")).prot = prot;
         }
+        Ok(())
     }
 
     fn unmap(&self, range: ExecRange) {

@@ -149,3 +149,31 @@ fn an_ended_session_leaves_nothing() {
     assert!(c.machine.free_frames() < FRAMES);
     c.finish();
 }
+
+#[test]
+fn a_request_that_finds_one_frame_too_few_changes_nothing() {
+    let mut c = Controller::new();
+    let base = c.reserve(8 * PAGE).unwrap();
+    let segments = [(3, base, 2 * PAGE, &b"one"[..]), (1, base + 3 * PAGE, 2 * PAGE, b"two")];
+    c.machine.limit_free_frames(3);
+    let before = c.machine.state();
+    let refused = c.initialize(&segments, &[]).unwrap_err();
+    assert_eq!(refused, format!("Cannot allocate memory: {} bytes wanted, {} bytes free", 4 * PAGE, 3 * PAGE));
+    assert_eq!(c.machine.state(), before);
+    c.machine.limit_free_frames(4);
+    c.initialize(&segments, &[]).unwrap();
+    c.finish();
+}
+
+#[test]
+fn a_protection_that_cannot_be_set_undoes_the_request() {
+    let mut c = Controller::new();
+    let base = c.reserve(8 * PAGE).unwrap();
+    let before = c.machine.state();
+    c.machine.fail_next_protect();
+    let refused = c.initialize(&[(1, base, PAGE, b"one")], &[]).unwrap_err();
+    assert!(refused.starts_with("Cannot allocate memory: "), "{refused}");
+    assert_eq!(c.machine.state(), before);
+    c.initialize(&[(1, base, PAGE, b"one")], &[]).unwrap();
+    c.finish();
+}

@@ -75,51 +75,49 @@ impl Edit {
     }
 }
 
-/// Takes the frames that `edit` needs for the part `span` of `table` off `budget`.
-pub(super) fn count(
-    store: &impl FrameStore,
-    table: Frame,
-    level: Level,
-    span: Span,
-    edit: Edit,
-    budget: &mut u64,
-) -> Result<(), NoFrames> {
-    for (index, whole, part) in span.entries(level) {
-        count_entry(store, Entry(store.entry(table, index)), level, part == whole, part, edit, budget)?;
-    }
-    Ok(())
+/// How many frames `edit` needs for the part `span` of `table`.
+pub(super) fn count(store: &impl FrameStore, table: Frame, level: Level, span: Span, edit: Edit) -> u64 {
+    span.entries(level)
+        .map(|(index, whole, part)| {
+            count_entry(store, Entry(store.entry(table, index)), level, part == whole, part, edit)
+        })
+        .sum()
 }
 
-fn count_entry(
-    store: &impl FrameStore,
-    entry: Entry,
-    level: Level,
-    covered: bool,
-    part: Span,
-    edit: Edit,
-    budget: &mut u64,
-) -> Result<(), NoFrames> {
+fn count_entry(store: &impl FrameStore, entry: Entry, level: Level, covered: bool, part: Span, edit: Edit) -> u64 {
     match edit.step(entry, level, covered) {
-        Step::Keep | Step::Clear(_) | Step::Set(_) => Ok(()),
-        Step::Fill => spend(budget),
+        Step::Keep | Step::Clear(_) | Step::Set(_) => 0,
+        Step::Fill => 1,
         Step::Descend => {
             let below = level.below();
-            if let Kind::Table(child) = entry.kind(level) {
-                return count(store, child, below, part, edit, budget);
+            match (edit, entry.kind(level)) {
+                (_, Kind::Table(child)) => count(store, child, below, part, edit),
+                // Terabytes may be asked for: not page by page.
+                (Edit::Commit, Kind::Absent | Kind::DemandZero) => count_fresh(level, part),
+                // The table that would be made here, and those below it.
+                _ => {
+                    let below = part.entries(below).map(|(index, whole, part)| {
+                        count_entry(store, entry.split(level, index), below, part == whole, part, edit)
+                    });
+                    1 + below.sum::<u64>()
+                }
             }
-            // The table that would be made here.
-            spend(budget)?;
-            for (index, whole, part) in part.entries(below) {
-                count_entry(store, entry.split(level, index), below, part == whole, part, edit, budget)?;
-            }
-            Ok(())
         }
     }
 }
 
-fn spend(budget: &mut u64) -> Result<(), NoFrames> {
-    *budget = budget.checked_sub(1).ok_or(NoFrames)?;
-    Ok(())
+/// The frames it takes to commit all of `part`, which is inside an entry of `level` with nothing below it: its pages, and
+/// the tables of each level in between.
+fn count_fresh(level: Level, part: Span) -> u64 {
+    let (mut level, mut total) = (level, 0);
+    loop {
+        let bytes = level.entry_bytes();
+        total += part.last / bytes - part.first / bytes + 1;
+        if level == Level::LOWEST {
+            return total;
+        }
+        level = level.below();
+    }
 }
 
 /// Carries out `edit` for the part `span` of `table`; says whether a translation may have become stale.
@@ -140,7 +138,7 @@ pub(super) fn apply(
                 stale |= release(store, entry, level, edit.owner());
             }
             Step::Fill => {
-                let frame = store.take().ok_or(NoFrames)?;
+                let frame = store.take().ok_or(NoFrames { wanted: 1, free: 0 })?;
                 store.set_entry(table, index, Entry::page(frame, level, Prot::ReadWrite, Cache::WriteBack).0);
             }
             Step::Set(new) => {
@@ -174,7 +172,7 @@ pub(super) fn child_table(
     if let Kind::Table(child) = kind {
         return Ok((child, false));
     }
-    let child = store.take().ok_or(NoFrames)?;
+    let child = store.take().ok_or(NoFrames { wanted: 1, free: 0 })?;
     if kind != Kind::Absent {
         for below in 0..TABLE_ENTRIES {
             store.set_entry(child, below, entry.split(level, below).0);

@@ -105,11 +105,16 @@ pub enum Owner {
 
 /// The store has too few frames for the change; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoFrames;
+pub struct NoFrames {
+    /// Frames the change takes.
+    pub wanted: u64,
+    /// Frames there are.
+    pub free: u64,
+}
 
 impl fmt::Display for NoFrames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no frame left")
+        write!(f, "{} frames wanted, {} free", self.wanted, self.free)
     }
 }
 
@@ -119,7 +124,7 @@ impl core::error::Error for NoFrames {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
     /// No frame was left for a table.
-    NoFrames,
+    NoFrames(NoFrames),
     /// Something is mapped, or demand-zero, at this address already.
     Occupied(ExecAddr),
 }
@@ -127,13 +132,19 @@ pub enum MapError {
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFrames => NoFrames.fmt(f),
+            Self::NoFrames(short) => short.fmt(f),
             Self::Occupied(at) => write!(f, "{at} is mapped already"),
         }
     }
 }
 
 impl core::error::Error for MapError {}
+
+impl From<NoFrames> for MapError {
+    fn from(short: NoFrames) -> Self {
+        Self::NoFrames(short)
+    }
+}
 
 /// The duty to drop the processor's cached translations of a range before anybody relies on the change.
 #[must_use = "stale translations: flush them, or say why they do not matter with `ignore`"]
@@ -231,8 +242,7 @@ impl Tables {
                     return Ok(());
                 }
                 Kind::Absent | Kind::Table(_) if level > target => {
-                    let made = edit::child_table(store, table, index, level);
-                    table = made.map_err(|NoFrames| MapError::NoFrames)?.0;
+                    table = edit::child_table(store, table, index, level)?.0;
                     level = level.below();
                 }
                 _ => return Err(MapError::Occupied(ExecAddr(at))),
@@ -264,6 +274,11 @@ impl Tables {
         self.edit(store, range, Edit::Commit)
     }
 
+    /// How many frames [`Self::commit`] would take for `range`, tables included.
+    pub fn cost(&self, store: &impl FrameStore, range: ExecRange) -> u64 {
+        pages_of(range).map_or(0, |span| edit::count(store, self.root, Level::ROOT, span, Edit::Commit))
+    }
+
     /// Sets the protection of the pages mapped in `range`. Demand-zero pages stay what they are.
     ///
     /// # Errors
@@ -285,7 +300,7 @@ impl Tables {
                 flush.ignore();
                 Touch::Filled
             }
-            Err(NoFrames) => Touch::OutOfFrames,
+            Err(NoFrames { .. }) => Touch::OutOfFrames,
         }
     }
 
@@ -343,8 +358,10 @@ impl Tables {
 
     fn edit(&mut self, store: &mut impl FrameStore, range: ExecRange, edit: Edit) -> Result<Flush, NoFrames> {
         let Some(span) = pages_of(range) else { return Ok(Flush::NOTHING) };
-        let mut budget = store.free_frames();
-        edit::count(store, self.root, Level::ROOT, span, edit, &mut budget)?;
+        let (wanted, free) = (edit::count(store, self.root, Level::ROOT, span, edit), store.free_frames());
+        if wanted > free {
+            return Err(NoFrames { wanted, free });
+        }
         let stale = edit::apply(store, self.root, Level::ROOT, span, edit)?;
         Ok(if stale { Flush(Some(range)) } else { Flush::NOTHING })
     }

@@ -6,7 +6,7 @@
 use core::ptr;
 
 use graft_arch::machine::bare::cpu;
-use graft_arch::machine::paging::{Flush, Frame, FrameStore, NoFrames, Owner, Tables, Touch};
+use graft_arch::machine::paging::{Frame, FrameStore, NoFrames, Owner, Tables, Touch};
 use graft_protocol::{ExecAddr, ExecRange, Prot};
 use spin::Mutex;
 
@@ -32,7 +32,7 @@ pub(super) struct Memory {
 /// Runs `act` on the memory; the result of no memory at all, which never happens after `start`, is an error like
 /// running out.
 pub(super) fn with<T>(act: impl FnOnce(&mut Memory) -> Result<T, NoFrames>) -> Result<T, NoFrames> {
-    MEMORY.lock().as_mut().map_or(Err(NoFrames), act)
+    MEMORY.lock().as_mut().map_or(Err(NoFrames { wanted: 0, free: 0 }), act)
 }
 
 impl Memory {
@@ -149,9 +149,4 @@ impl Pages for HeapPages {
         let released = with(|memory| memory.unmap(range));
         debug_assert!(released.is_ok());
     }
-}
-
-/// A flush that nobody owes: the tables are not in use.
-pub(super) const fn unused(flush: Flush) {
-    flush.ignore();
 }

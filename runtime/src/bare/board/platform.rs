@@ -41,10 +41,6 @@ impl BarePlatform {
         &self.boot
     }
 
-    fn out_of_frames(&self, wanted_bytes: u64) -> OutOfFrames {
-        OutOfFrames { wanted_bytes, free_bytes: self.frames().free }
-    }
-
     /// Puts `argv`, with its strings, at the start of the slot's room for arguments.
     fn place_arguments(&self, slot: CallSlot, args: &[&[u8]]) -> Result<u64, Fault> {
         let room = slot.arguments();
@@ -94,17 +90,20 @@ impl Platform for BarePlatform {
 
     fn demand_zero(&self, range: ExecRange) -> Result<(), OutOfFrames> {
         // Only tables can be missing: a few frames at the ends of the range.
-        memory::with(|memory| memory.demand_zero(range)).map_err(|NoFrames| self.out_of_frames(Frame::BYTES))
+        memory::with(|memory| memory.demand_zero(range)).map_err(out_of_frames)
     }
 
     fn commit(&self, range: ExecRange) -> Result<(), OutOfFrames> {
-        memory::with(|memory| memory.commit(range)).map_err(|NoFrames| self.out_of_frames(range.len()))
+        memory::with(|memory| memory.commit(range)).map_err(out_of_frames)
     }
 
-    fn protect(&self, range: ExecRange, prot: Prot) {
+    fn cost(&self, range: ExecRange) -> u64 {
+        MEMORY.lock().as_ref().map_or(0, |memory| memory.tables.cost(&memory.store, range) * Frame::BYTES)
+    }
+
+    fn protect(&self, range: ExecRange, prot: Prot) -> Result<(), OutOfFrames> {
         // Committed pages are small ones: none must be split, so that no frame is needed.
-        let done = memory::with(|memory| memory.protect(range, prot));
-        debug_assert!(done.is_ok());
+        memory::with(|memory| memory.protect(range, prot)).map_err(out_of_frames)
     }
 
     fn unmap(&self, range: ExecRange) {
@@ -207,6 +206,10 @@ impl Platform for BarePlatform {
     fn uptime_ns(&self) -> u64 {
         self.clock.uptime_ns()
     }
+}
+
+const fn out_of_frames(short: NoFrames) -> OutOfFrames {
+    OutOfFrames { wanted_bytes: short.wanted * Frame::BYTES, free_bytes: short.free * Frame::BYTES }
 }
 
 fn release_stack(slot: CallSlot) {

@@ -155,7 +155,7 @@ fn run_code(platform: &BarePlatform, code: &[u8], entry: Entry<'_>) -> Result<Re
     let range = pages(CODE.0, 1)?;
     platform.commit(range).map_err(|_| Wrong::Memory)?;
     platform.store(CODE, code);
-    platform.protect(range, Prot::ReadExec);
+    platform.protect(range, Prot::ReadExec).map_err(|_| Wrong::Memory)?;
     let outcome = platform.call(CODE, entry).map(|[rax, _]| rax);
     platform.unmap(range);
     Ok(outcome)
@@ -229,7 +229,7 @@ fn protections(platform: &BarePlatform) -> Result<(), Wrong> {
     platform.commit(data).map_err(|_| Wrong::Memory)?;
     platform.store(data.start(), &[0xc3]);
     expect_fault(platform.call(data.start(), Entry::Void).map(|[rax, _]| rax), FaultKind::PAGE_FAULT, DATA)?;
-    platform.protect(data, Prot::Read);
+    platform.protect(data, Prot::Read).map_err(|_| Wrong::Memory)?;
     // mov [rdi], eax; ret
     let outcome = run_code(platform, &[0x89, 0x07, 0xc3], Entry::Int(DATA as i32))?;
     expect_fault(outcome, FaultKind::PAGE_FAULT, DATA)?;
@@ -266,7 +266,7 @@ fn cycles(platform: &BarePlatform) -> Result<(), Wrong> {
         let range = pages(DATA + cycle % 50 * MIB, 1 + cycle % 7)?;
         platform.demand_zero(range).map_err(|_| Wrong::Memory)?;
         platform.commit(range).map_err(|_| Wrong::Memory)?;
-        platform.protect(range, Prot::ReadExec);
+        platform.protect(range, Prot::ReadExec).map_err(|_| Wrong::Memory)?;
         platform.unmap(range);
     }
     expect_frames(platform, before)

@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering;
 
 use super::exit::{CONSOLE_EXISTS, ExitCode, die};
 use super::layout::{self, CallSlot};
-use super::memory::{MEMORY, Memory, Store, unused};
+use super::memory::{MEMORY, Memory, Store};
 use super::{BarePlatform, SerialLine};
 use crate::bare::frames::{Frames, words_needed};
 use crate::bare::memory_map::{self, PhysicalRange, PhysicalRanges};
@@ -120,7 +120,7 @@ fn set_up_memory(boot: &BootInfo, largest: PageSize, apic: Option<u64>) -> Resul
     unsafe { store.move_to(layout::PHYSICAL_WINDOW) };
     for slot in (0..layout::MOST_CALLS).filter_map(CallSlot::at) {
         let reserved = tables.demand_zero(&mut store, slot.stack());
-        cpu::flush(reserved.map_err(|NoFrames| Missing::Tables(MapError::NoFrames))?);
+        cpu::flush(reserved.map_err(|short| Missing::Tables(short.into()))?);
     }
     let mut memory = Memory { store, tables };
     if boot.has_word("poison") {
@@ -149,7 +149,7 @@ fn build_tables(
     largest: PageSize,
     apic: Option<u64>,
 ) -> Result<Tables, MapError> {
-    let mut tables = Tables::new(store).ok_or(MapError::NoFrames)?;
+    let mut tables = Tables::new(store).ok_or(NoFrames { wanted: 1, free: 0 })?;
     let mut map = |virt: u64, physical: PhysicalRange, prot, cache| {
         let range = ExecRange::from_len(ExecAddr(virt), physical.len()).unwrap_or_default();
         let Some(first) = Frame::new(physical.start) else { return Ok(()) };
@@ -168,7 +168,8 @@ fn build_tables(
     }
     for guard in stacks::guards() {
         let unmapped = tables.unmap(store, guard, Owner::Elsewhere);
-        unused(unmapped.map_err(|NoFrames| MapError::NoFrames)?);
+        // The tables are not in use yet.
+        unmapped?.ignore();
     }
     Ok(tables)
 }
