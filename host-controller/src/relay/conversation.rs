@@ -155,7 +155,8 @@ impl Relay {
         false
     }
 
-    fn lost_executor(&mut self, what: &str) -> String {
+    /// Lets go of an executor that ended, and says how it did behind `what`.
+    pub(super) fn lost_executor(&mut self, what: &str) -> String {
         let side = self.executor.as_mut().map(|executor| &mut executor.side);
         let how = side.and_then(|side| side.how_it_ended(Duration::from_secs(1)));
         let how = how.map_or_else(String::new, |end| format!("; {end}"));

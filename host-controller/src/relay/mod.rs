@@ -373,7 +373,7 @@ impl Relay {
     /// The executor is gone while nobody used it.
     fn restart(&mut self) -> Result<(), RelayError> {
         let age = self.executor.as_ref().map_or(Duration::MAX, |executor| executor.since.elapsed());
-        let how = self.drop_executor();
+        let how = self.lost_executor("");
         if !self.reach.is_ours {
             // It may be there again when the next client comes.
             return Ok(());
