@@ -1,6 +1,7 @@
 //! Which QEMU is installed.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -11,11 +12,13 @@ const OLDEST: u32 = 7;
 
 /// Asks `program` for its version and refuses what is too old or not QEMU.
 pub(crate) fn check(program: &Path) -> Result<(), QemuError> {
-    let output =
-        Command::new(program).arg("--version").stdin(Stdio::null()).output().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => QemuError::NotInstalled(program.to_owned()),
-            _ => QemuError::CannotRun { program: program.to_owned(), source: error },
-        })?;
+    let mut command = Command::new(program);
+    // An interrupt at the terminal is ours, as for the machine itself: cut short, the answer would look like none.
+    command.arg("--version").stdin(Stdio::null()).process_group(0);
+    let output = command.output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => QemuError::NotInstalled(program.to_owned()),
+        _ => QemuError::CannotRun { program: program.to_owned(), source: error },
+    })?;
     judge(program, &String::from_utf8_lossy(&output.stdout))
 }
 
