@@ -223,6 +223,29 @@ impl<V> RangeMap<V> {
     }
 }
 
+impl RangeMap<()> {
+    /// Adds a range of free space and joins it with the neighbours it touches. Without memory for the record the space
+    /// stays unused; a neighbour's record is used where there is one.
+    pub(crate) fn insert_joined(&mut self, range: ExecRange) {
+        let (mut start, mut end) = (range.start(), range.end());
+        if let Some((below, ())) = self.at_or_below(start)
+            && below.end() == start
+        {
+            start = below.start();
+            self.remove(start);
+        }
+        if let Some((above, ())) = self.at_or_above(end)
+            && above.start() == end
+        {
+            end = above.end();
+            self.remove(above.start());
+        }
+        if let Some(joined) = ExecRange::new(start, end) {
+            let _ = self.insert(joined, ());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;

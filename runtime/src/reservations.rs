@@ -119,7 +119,8 @@ impl<V> Reservations<V> {
         let (range, value) = self.taken.remove(base)?;
         self.held = self.held.saturating_sub(range.len());
         if let Some(arena) = self.arenas.iter_mut().find(|arena| arena.whole.encloses(range)) {
-            arena.add(range);
+            // `take` made room for this record.
+            arena.free.insert_joined(range);
         }
         Some((range, value))
     }
@@ -146,28 +147,6 @@ impl<V> Reservations<V> {
 
     fn longest(&self) -> u64 {
         self.arenas.iter().map(|arena| arena.free.longest_len()).max().unwrap_or(0)
-    }
-}
-
-impl Arena {
-    fn add(&mut self, range: ExecRange) {
-        let (mut start, mut end) = (range.start(), range.end());
-        if let Some((below, ())) = self.free.at_or_below(start)
-            && below.end() == start
-        {
-            start = below.start();
-            self.free.remove(start);
-        }
-        if let Some((above, ())) = self.free.at_or_above(end)
-            && above.start() == end
-        {
-            end = above.end();
-            self.free.remove(above.start());
-        }
-        if let Some(range) = ExecRange::new(start, end) {
-            // `take` made room for this record; were it missing all the same, the range would only stay unused.
-            let _ = self.free.insert(range, ());
-        }
     }
 }
 

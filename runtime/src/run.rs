@@ -118,13 +118,13 @@ impl<P: Platform, L: Line> Executor<P, L> {
             // Size 0 and a pointer: a C string says why there is no result.
             Ok(0) => {
                 let text = self.read_c_string(ExecAddr(data));
-                self.free_result(ExecAddr(data));
+                self.free(ExecAddr(data));
                 Err(text)
             }
             Ok(len @ 1..=8) => Ok(Blob::Inline { bytes: data.to_le_bytes(), len }),
             Ok(len) => {
                 let bytes = self.read_result(ExecAddr(data), len);
-                self.free_result(ExecAddr(data));
+                self.free(ExecAddr(data));
                 bytes.map(Blob::Copied)
             }
             Err(_) => Err(TextBuf::of(format_args!("wrapper function returned a result of {size} bytes"))),

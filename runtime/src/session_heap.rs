@@ -62,26 +62,6 @@ impl SessionHeap {
         self.taken.insert(block, size).ok()?;
         Some(block)
     }
-
-    /// Adds free space, joining it with its neighbours; what there is no record for stays unused until the session ends.
-    fn add(&mut self, space: ExecRange) {
-        let (mut start, mut end) = (space.start(), space.end());
-        if let Some((below, ())) = self.free.at_or_below(start)
-            && below.end() == start
-        {
-            start = below.start();
-            self.free.remove(start);
-        }
-        if let Some((above, ())) = self.free.at_or_above(end)
-            && above.start() == end
-        {
-            end = above.end();
-            self.free.remove(above.start());
-        }
-        if let Some(space) = ExecRange::new(start, end) {
-            let _ = self.free.insert(space, ());
-        }
-    }
 }
 
 impl<P: Platform, L: Line> Executor<P, L> {
@@ -95,7 +75,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
                 let wanted = size.checked_add(align)?.checked_add(GRAIN)?.max(ARENA);
                 let arena = self.reserve_for(wanted, Owner::Heap).ok()?;
                 let mut heap = self.heap.lock();
-                heap.add(arena);
+                heap.free.insert_joined(arena);
                 heap.take(size, align)?
             }
         };
@@ -106,7 +86,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.give_whole_pages_back(block);
         let mut heap = self.heap.lock();
         heap.taken.remove(block.start());
-        heap.add(block);
+        heap.free.insert_joined(block);
         None
     }
 
@@ -114,8 +94,8 @@ impl<P: Platform, L: Line> Executor<P, L> {
     pub(crate) fn free(&self, at: ExecAddr) {
         let freed = {
             let mut heap = self.heap.lock();
-            let block = heap.size_of(at).and_then(|_| heap.taken.remove(at));
-            block.inspect(|(block, _)| heap.add(*block))
+            let block = heap.taken.remove(at);
+            block.inspect(|(block, _)| heap.free.insert_joined(*block))
         };
         match freed {
             None => self.log(format_args!("free of {at}, which is not a block of the heap: ignored")),
@@ -127,11 +107,6 @@ impl<P: Platform, L: Line> Executor<P, L> {
     /// The size asked for of the block at `at`, if it is one.
     pub(crate) fn block_size(&self, at: ExecAddr) -> Option<u64> {
         self.heap.lock().size_of(at)
-    }
-
-    /// Frees the result of a wrapper function of loaded code.
-    pub(crate) fn free_result(&self, at: ExecAddr) {
-        self.free(at);
     }
 
     fn give_whole_pages_back(&self, block: ExecRange) {
