@@ -172,6 +172,12 @@ pub trait Encode {
     fn encode(&self, writer: &mut Writer<'_>) -> Result<(), BufferTooSmall>;
 }
 
+impl<T: Encode + ?Sized> Encode for &T {
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), BufferTooSmall> {
+        (**self).encode(writer)
+    }
+}
+
 /// Reads one value that takes all of `bytes`.
 ///
 /// # Errors

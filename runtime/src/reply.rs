@@ -42,18 +42,12 @@ impl Reply {
 
     /// An SPS `Expected`.
     pub(crate) fn expected<T: Encode>(result: Result<T, TextBuf>) -> Self {
-        match &result {
-            Ok(value) => Self::of(&ExpectedOk(value)),
-            Err(text) => Self::of(&Expected::<u8>(Err(text.as_text()))),
-        }
+        Self::of(&Expected(result.as_ref().map_err(TextBuf::as_text)))
     }
 
     /// An SPS `Error`.
     pub(crate) fn outcome(result: Result<(), TextBuf>) -> Self {
-        Self::of(&Outcome(match &result {
-            Ok(()) => Ok(()),
-            Err(text) => Err(text.as_text()),
-        }))
+        Self::of(&Outcome(result.as_ref().copied().map_err(TextBuf::as_text)))
     }
 
     /// The encoded bytes.
@@ -76,16 +70,6 @@ impl Reply {
             }
             None => send(&header),
         }
-    }
-}
-
-/// `Expected` of a borrowed value.
-struct ExpectedOk<'v, T>(&'v T);
-
-impl<T: Encode> Encode for ExpectedOk<'_, T> {
-    fn encode(&self, writer: &mut graft_protocol::Writer<'_>) -> Result<(), graft_protocol::BufferTooSmall> {
-        writer.value(&1_u8)?;
-        writer.value(self.0)
     }
 }
 

@@ -1,3 +1,5 @@
+//! The codec by example: bytes that must come out, and bytes that must be refused.
+
 extern crate std;
 use std::vec;
 use std::vec::Vec;
