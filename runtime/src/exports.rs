@@ -14,7 +14,7 @@ use spin::Once;
 use crate::services::Services;
 
 /// The name under which [`find`] knows the dispatch function, the same as in Setup.
-pub const DISPATCH: &str = "__llvm_orc_SimpleRemoteEPC_dispatch_fn";
+pub(crate) const DISPATCH: &str = "__llvm_orc_SimpleRemoteEPC_dispatch_fn";
 
 /// Bytes copied from loaded memory at a time.
 const CHUNK: usize = 256;
@@ -219,6 +219,10 @@ pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
         unsafe { free(block) };
         return ptr::null_mut();
     };
+    if size as u64 <= old {
+        // The block stays what it is: giving less must not fail.
+        return block;
+    }
     let new = malloc(size);
     if !new.is_null() {
         let len = usize::try_from(old).unwrap_or(size).min(size);

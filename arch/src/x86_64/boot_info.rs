@@ -72,7 +72,6 @@ pub enum Loader {
 /// A copy of what the loader told.
 #[derive(Clone, Debug)]
 pub struct BootInfo {
-    loader: Loader,
     regions: [MemoryRegion; MOST_REGIONS],
     region_count: usize,
     cmdline: [u8; LONGEST_CMDLINE],
@@ -86,7 +85,6 @@ impl BootInfo {
     /// When they are not what they should be.
     pub fn read(memory: &impl PhysicalMemory, loader: Loader, at: u64) -> Result<Self, BootInfoError> {
         let mut info = Self {
-            loader,
             regions: [MemoryRegion::default(); MOST_REGIONS],
             region_count: 0,
             cmdline: [0; LONGEST_CMDLINE],
@@ -99,12 +97,6 @@ impl BootInfo {
         if info.region_count == 0 { Err(BootInfoError::NoMemoryMap) } else { Ok(info) }
     }
 
-    /// How the image was entered.
-    #[must_use]
-    pub const fn loader(&self) -> Loader {
-        self.loader
-    }
-
     /// The memory map, as the firmware made it: unsorted, perhaps overlapping.
     #[must_use]
     pub fn regions(&self) -> &[MemoryRegion] {
@@ -112,7 +104,7 @@ impl BootInfo {
     }
 
     /// The words of the kernel command line.
-    pub fn words(&self) -> impl Iterator<Item = &[u8]> {
+    fn words(&self) -> impl Iterator<Item = &[u8]> {
         let cmdline = self.cmdline.get(..self.cmdline_len).unwrap_or_default();
         cmdline.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
     }

@@ -15,8 +15,8 @@ const SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGF
 /// Bytes of the stack handlers run on: the faulting one may be full.
 const ALTERNATE_STACK: usize = 64 * 1024;
 
-/// Flags loaded code may have left set: trap, direction, alignment check (SDM 1 §3.4.3).
-const STRAY_FLAGS: i64 = 0x100 | 0x400 | 0x4_0000;
+/// Flags loaded code may have left set: trap, direction, nested task, alignment check (SDM 1 §3.4.3).
+const STRAY_FLAGS: i64 = 0x100 | 0x400 | 0x4000 | 0x4_0000;
 
 static GUARD: Span = Span::new();
 static RUNTIME_STACK: Span = Span::new();

@@ -161,20 +161,18 @@ fn flush_range(range: ExecRange) {
 }
 
 /// The address of the last page fault.
-#[must_use]
-pub fn fault_address() -> u64 {
+pub(super) fn fault_address() -> u64 {
     Cr2::read_raw()
 }
 
 /// The time-stamp counter.
-#[must_use]
-pub fn timestamp() -> u64 {
+pub(super) fn timestamp() -> u64 {
     // SAFETY: reads a counter; CR4.TSD is clear, and ring 0 may read it anyway.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 /// Stops the processor for ever.
-pub fn halt() -> ! {
+pub(super) fn halt() -> ! {
     loop {
         // SAFETY: with interrupts off only a non-maskable one goes on, to the next turn of the loop.
         unsafe { asm!("cli", "hlt", options(nomem, nostack)) };

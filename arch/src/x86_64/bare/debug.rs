@@ -1,7 +1,5 @@
 //! QEMU's debug devices: a console that takes bytes, and a port that ends the machine.
 
-use core::fmt;
-
 use super::cpu;
 use super::port::Port;
 
@@ -19,13 +17,6 @@ impl Console {
         for byte in bytes {
             CONSOLE.write(*byte);
         }
-    }
-}
-
-impl fmt::Write for Console {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.write(text.as_bytes());
-        Ok(())
     }
 }
 

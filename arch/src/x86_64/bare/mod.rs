@@ -3,7 +3,7 @@
 //! Whoever links this gives it two functions, resolved by the linker so that none can be missing at run time:
 //!
 //! - `extern "Rust" fn graft_start(boot: Result<BootInfo, BootInfoError>) -> !`, called once, on the boot page tables (the
-//!   first 4 GiB identity mapped, everything allowed), on [`stacks::RUNTIME`], with interrupts off;
+//!   first 4 GiB identity mapped, everything allowed), on the runtime's stack, with interrupts off;
 //! - `extern "Rust" fn graft_trap(frame: &mut TrapFrame)`, called for every exception, after [`trap::load`].
 //!
 //! All of it assumes one processor, and that interrupts stay off except inside [`uart::Uart::sleep_until_data`].

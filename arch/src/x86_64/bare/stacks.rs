@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 /// A page that is left out, and a stack above it.
 #[derive(Debug)]
 #[repr(C, align(4096))]
-pub struct Stack<const BYTES: usize> {
+pub(super) struct Stack<const BYTES: usize> {
     guard: UnsafeCell<[u8; PAGE]>,
     memory: UnsafeCell<[u8; BYTES]>,
 }
@@ -26,7 +26,7 @@ impl<const BYTES: usize> Stack<BYTES> {
     }
 
     /// The address behind the stack: where it starts to grow from.
-    pub fn top(&self) -> u64 {
+    pub(super) fn top(&self) -> u64 {
         self.memory.get().addr() as u64 + BYTES as u64
     }
 
@@ -37,7 +37,7 @@ impl<const BYTES: usize> Stack<BYTES> {
 }
 
 /// The runtime's stack. Calls from loaded code into the runtime use it too, to any depth they nest.
-pub static RUNTIME: Stack<RUNTIME_BYTES> = Stack::new();
+pub(super) static RUNTIME: Stack<RUNTIME_BYTES> = Stack::new();
 const RUNTIME_BYTES: usize = 256 * 1024;
 /// Where in [`RUNTIME`] its top is, for the entry.
 pub(super) const RUNTIME_TOP: usize = PAGE + RUNTIME_BYTES;
