@@ -367,6 +367,25 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_shrank_is_still_the_last() {
+        let heap = heap(400);
+        let first = alloc(&heap, 100_000);
+        let block = alloc(&heap, 300_000);
+        let resize = |old, new| {
+            // SAFETY: the block has the old size, and the new one is not zero.
+            unsafe { heap.realloc(block, layout(old), new) }
+        };
+        assert_eq!(resize(300_000, 100_000), block);
+        assert_eq!(resize(100_000, 400_000), block, "grown in place, as the last may");
+        assert_eq!(resize(400_000, 70_000), block);
+        free(&heap, block, 70_000);
+        let again = alloc(&heap, 70_000);
+        assert_eq!(again, block, "its place was the end of the window");
+        free(&heap, again, 70_000);
+        free(&heap, first, 100_000);
+    }
+
+    #[test]
     fn zeroed_means_zeroed() {
         let heap = heap(200);
         for size in [100, 100_000] {

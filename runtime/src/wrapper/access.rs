@@ -69,7 +69,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         let bytes = ranges.iter().map(|range| range.len().saturating_add(COUNT_SIZE)).fold(0, u64::saturating_add);
         self.check_answer(bytes)?;
         let mut buffers = Vec::new();
-        self.collect(&mut buffers, ranges.len())?;
+        make_room(&mut buffers, ranges.len())?;
         for range in ranges {
             let buffer = usize::try_from(range.len()).ok().and_then(zeroed);
             let mut buffer = buffer.ok_or_else(|| TextBuf::of(NoRecords))?;
@@ -77,7 +77,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
             buffers.push(buffer);
         }
         let mut blobs = Vec::new();
-        self.collect(&mut blobs, ranges.len())?;
+        make_room(&mut blobs, ranges.len())?;
         blobs.extend(buffers.iter().map(|buffer| Blob(buffer)));
         Ok(Reply::of(&Seq::new(&blobs)))
     }
@@ -85,7 +85,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
     fn read_strings(&self, args: &[u8]) -> Result<Reply, TextBuf> {
         let addrs = parse::<Seq<'_, ExecAddr>>(args)?;
         let mut strings = Vec::new();
-        self.collect(&mut strings, addrs.len())?;
+        make_room(&mut strings, addrs.len())?;
         let mut left = self.channel.limit();
         for addr in addrs {
             let limit = usize::try_from(left).unwrap_or(usize::MAX);
@@ -94,15 +94,9 @@ impl<P: Platform, L: Line> Executor<P, L> {
             strings.push(string);
         }
         let mut texts = Vec::new();
-        self.collect(&mut texts, addrs.len())?;
+        make_room(&mut texts, addrs.len())?;
         texts.extend(strings.iter().map(|string| Text(string)));
         Ok(Reply::of(&Seq::new(&texts)))
-    }
-
-    /// Makes room for `count` elements.
-    fn collect<T>(&self, out: &mut Vec<T>, count: u64) -> Result<(), TextBuf> {
-        let count = usize::try_from(count).unwrap_or(usize::MAX);
-        out.try_reserve_exact(count).map_err(|_| TextBuf::of(NoRecords))
     }
 
     /// What the peer asks for must fit the largest message, in the other direction too.
@@ -113,4 +107,10 @@ impl<P: Platform, L: Line> Executor<P, L> {
         }
         Ok(())
     }
+}
+
+/// Makes room for `count` elements.
+fn make_room<T>(out: &mut Vec<T>, count: u64) -> Result<(), TextBuf> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    out.try_reserve_exact(count).map_err(|_| TextBuf::of(NoRecords))
 }

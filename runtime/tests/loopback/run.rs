@@ -217,3 +217,27 @@ fn the_executor_describes_itself() {
     assert!(info.log.to_string().contains("invalid opcode"), "{}", info.log);
     c.finish();
 }
+
+#[test]
+fn a_run_that_names_no_console_leaves_it_where_it_is() {
+    let mut c = Controller::new();
+    let printer = printing(&c.machine, 1);
+    let inner = c.load(&printer);
+    let code = c.machine.code(|machine, _| {
+        machine.services().call_controller(ExecAddr(0x55), ExecAddr::NULL, 0);
+        Ok([0, 0])
+    });
+    let outer = c.load(&code);
+    let run = c.start_row::<call::CallMain>(&main_args(outer, &[]));
+    let Received::Call { seq_no, tag: ExecAddr(0x55), .. } = c.receive() else { panic!() };
+    let quiet = CallMainArgs { console: ExecAddr::NULL, ..main_args(inner, &[]) };
+    let nested = c.start_row::<call::CallMain>(&quiet);
+    let Received::Call { tag: TAG, args, .. } = c.receive() else { panic!("the console went elsewhere") };
+    assert_eq!(decode::<Blob<'_>>(&args).unwrap().0, b"line 0\n");
+    assert!(matches!(c.receive(), Received::Call { tag: TAG, .. }));
+    c.result(nested);
+    c.send_message(&graft_protocol::Message::Result { seq_no, payload: b"" });
+    c.result(run);
+    assert_eq!(c.machine.console(), b"");
+    c.finish();
+}
