@@ -42,7 +42,7 @@ fn initialize_args(c: &Controller, body: &[u64]) -> Vec<u8> {
 
 #[test]
 fn line_2_sizes_and_counts_are_bounded() {
-    let limit = 2 << 20;
+    let limit = (FRAMES * PAGE / 4).max(1 << 20);
     let size = limit + 1;
     let error = graft_protocol::MessageError::TooLarge { size, limit };
     broken(&header(size, 3, 0, 0), ProtocolError::Message(error));
