@@ -11,7 +11,8 @@ use graft_protocol::{
     AddrsArgs, ExecAddr, Expected, FinalizeArgs, Message, Outcome, ReserveArgs, Setup, WrapperId, decode,
 };
 
-/// Quiet this long with all reservations given back: a client that failed before it ran anything.
+/// Quiet this long with nothing in place that could run: a client that failed before it ran anything, or that is between
+/// two things when it keeps a slab. Those that are finished are silent.
 const QUIET_EMPTY: Duration = Duration::from_millis(200);
 /// Quiet this long after `main` with memory left in place: a client that does not free. Longer than any client thinks
 /// between `main` and its first release, also on a busy machine.
@@ -118,10 +119,13 @@ impl Tracker {
         if self.ours || !self.asked.is_empty() || !self.called_back.is_empty() {
             return Verdict::Stay;
         }
-        if self.main_ended && self.regions.is_empty() {
+        if self.main_ended && self.any_reservation && self.reservations.is_empty() && self.regions.is_empty() {
             return Verdict::Close("it ran its program and has freed it");
         }
-        let (patience, reason) = if self.main_ended {
+        let (patience, reason) = if self.main_ended && self.regions.is_empty() {
+            // What is still reserved may be a slab that the client is about to fill again.
+            (QUIET_EMPTY, "it ran its program, has nothing in place and is silent")
+        } else if self.main_ended {
             (QUIET_AFTER_MAIN, "it ran its program and is silent")
         } else if self.any_reservation && self.reservations.is_empty() {
             (QUIET_EMPTY, "it has freed everything and is silent")
@@ -199,7 +203,11 @@ impl Tracker {
                 }
             }
             Asked::Deinitialize { keys } => self.regions.retain(|key| !keys.contains(key)),
-            Asked::Main => self.main_ended = true,
+            // Executors answer with nothing to what they cannot decode or refuse, and to a program that ended badly.
+            Asked::Main => match decode::<i64>(payload) {
+                Ok(_) => self.main_ended = true,
+                Err(_) => self.any_failure = true,
+            },
             Asked::Other => {}
         }
     }
@@ -294,7 +302,8 @@ mod tests {
         talk.main();
         assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_AFTER_MAIN));
         talk.free("release", &[0x20000]);
-        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::Close(_)));
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close(_)));
     }
 
     #[test]
@@ -318,7 +327,30 @@ mod tests {
         talk.fill("initialize", 0x10000, &Expected(Ok(ExecAddr(0x10000))));
         talk.main();
         talk.free("deinitialize", &[0x10000]);
+        // The slab may be filled again.
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+        talk.fill("initialize", 0x10000, &Expected(Ok(ExecAddr(0x10000))));
+        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::CloseAfter(QUIET_AFTER_MAIN - QUIET_EMPTY));
+        talk.main();
+        talk.free("deinitialize", &[0x10000]);
+        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close(_)));
+        talk.free("release", &[0x10000]);
         assert!(matches!(talk.tracker.verdict(ZERO), Verdict::Close(_)));
+    }
+
+    #[test]
+    fn a_main_that_was_refused_is_none_that_ended() {
+        let mut talk = Talk::new();
+        let asked = talk.ask("run_as_main", &0_u64);
+        talk.tracker.executor_says(&Message::Result { seq_no: asked, payload: &[] });
+        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_FAILED));
+
+        let mut talk = Talk::new();
+        talk.reserve(0x10000);
+        talk.fill("initialize", 0x10000, &Expected(Ok(ExecAddr(0x10000))));
+        let asked = talk.ask("run_as_main", &0_u64);
+        talk.tracker.executor_says(&Message::Result { seq_no: asked, payload: &[1, 2, 3] });
+        assert_eq!(talk.tracker.verdict(QUIET_FAILED), Verdict::Stay);
     }
 
     #[test]
