@@ -144,8 +144,9 @@ impl Process {
         self.stderr.as_ref().map_or_else(String::new, Gathered::text)
     }
 
-    /// What it said on its standard error, after its end.
-    pub(crate) fn last_words(&self) -> String {
+    /// What it said on its standard error, if that was piped, after its end.
+    #[must_use]
+    pub fn last_words(&self) -> String {
         self.stderr.as_ref().map_or_else(String::new, |stderr| stderr.finish(Duration::from_secs(1)))
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod fds;
 mod hosted;
+mod log;
 mod parse;
 mod qemu;
 mod serial;
@@ -22,6 +23,8 @@ use crate::session::{Options, Wire};
 pub use parse::{FORMS, TargetError};
 pub use qemu::QemuTarget;
 pub use side::SideChannels;
+pub use unix::LONGEST_SOCKET_PATH;
+pub(crate) use unix::why_too_long;
 
 /// An executor one can name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,10 +97,10 @@ pub struct Process {
 }
 
 /// Where loaded code runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum ProcessKind {
-    /// In a machine that QEMU plays.
-    Machine,
+    /// In a machine that QEMU plays, booted from this image.
+    Machine(PathBuf),
     /// In the process itself.
     Itself,
 }
@@ -107,19 +110,23 @@ impl Process {
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Option<String> {
         let end = self.process.wait_exit(limit)?;
-        let stderr = self.process.stderr();
+        let stderr = self.process.last_words();
         let said = if stderr.trim().is_empty() { "" } else { ": " };
-        let who = match self.kind {
-            ProcessKind::Machine => "QEMU",
-            ProcessKind::Itself => "the executor's process",
+        let (who, of) = match &self.kind {
+            // Its own failure, and not its guest's: very often it is about the image.
+            ProcessKind::Machine(image) if matches!(end, graft_qemu::End::Exited(1)) => {
+                ("QEMU", format!(" (image `{}`)", image.display()))
+            }
+            ProcessKind::Machine(_) => ("QEMU", String::new()),
+            ProcessKind::Itself => ("the executor's process", String::new()),
         };
-        Some(format!("{who} {end}{said}{}", stderr.trim()))
+        Some(format!("{who} {end}{of}{said}{}", stderr.trim()))
     }
 
     /// The signal that ended it, when loaded code ran in the process itself and a signal did.
     #[must_use]
     pub fn signal(&self, limit: Duration) -> Option<i32> {
-        match (self.kind, self.process.wait_exit(limit)) {
+        match (&self.kind, self.process.wait_exit(limit)) {
             (ProcessKind::Itself, Some(graft_qemu::End::Signalled(signal))) => Some(signal),
             _ => None,
         }

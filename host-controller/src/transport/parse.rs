@@ -14,6 +14,8 @@ pub const FORMS: &str =
     "hosted | qemu[:KEY=VALUE,...] | tcp:HOST:PORT | unix:PATH | serial:DEVICE[@BAUD] | exec:PROGRAM";
 
 const QEMU_KEYS: &str = "machine=microvm|q35, mem=MIB, cpu=MODEL, accel=tcg|kvm, image=PATH";
+/// With less, the image is outside of the memory. With more, its own boot check says what is missing.
+const LEAST_MEMORY_MIB: u32 = 2;
 const DEFAULT_BAUD: u32 = 115_200;
 
 /// Why a text names no target.
@@ -45,6 +47,11 @@ pub enum TargetError {
         /// The value.
         value: String,
     },
+    /// Memory that ends where the runtime begins: a machine that could not even say so.
+    #[error(
+        "`mem={0}`: the runtime lies above the first MiB of a machine's memory; give it at least {LEAST_MEMORY_MIB}"
+    )]
+    QemuMemory(u32),
     /// A key given twice.
     #[error("the setting `{0}` is given twice")]
     QemuTwice(String),
@@ -109,7 +116,10 @@ fn parse_qemu(settings: &str) -> Result<QemuTarget, TargetError> {
         }
         match key {
             "machine" => target.machine = MachineKind::from_name(value).ok_or_else(bad)?,
-            "mem" => target.memory_mib = value.parse().ok().filter(|mib| *mib > 0).ok_or_else(bad)?,
+            "mem" => match value.parse().ok().filter(|mib| *mib > 0).ok_or_else(bad)? {
+                mib if mib < LEAST_MEMORY_MIB => return Err(TargetError::QemuMemory(mib)),
+                mib => target.memory_mib = mib,
+            },
             "cpu" => target.cpu = Some(some()?.to_owned()),
             "accel" => target.accel = Accel::from_name(value).ok_or_else(bad)?,
             "image" => target.image = Some(PathBuf::from(some()?)),
@@ -166,6 +176,8 @@ mod tests {
     fn bad_targets_have_names_and_say_what_is_accepted() {
         let error = parse("kvm").unwrap_err();
         assert!(error.to_string().contains("hosted | qemu[:KEY=VALUE,...] | tcp:HOST:PORT"), "{error}");
+        assert_eq!(parse("qemu:mem=1"), Err(TargetError::QemuMemory(1)));
+        assert!(parse("qemu:mem=1").unwrap_err().to_string().ends_with("give it at least 2"));
         assert_eq!(parse("hosted:x"), Err(TargetError::Surplus("hosted:x".into())));
         for text in ["tcp:localhost", "tcp::1", "tcp:h:0", "tcp:h:65536", "tcp:h:"] {
             assert_eq!(parse(text), Err(TargetError::Port(text.into())), "{text}");
@@ -176,7 +188,7 @@ mod tests {
         assert_eq!(parse("serial:x@fast"), Err(TargetError::Baud("serial:x@fast".into())));
         assert_eq!(parse("qemu:-nx"), Err(TargetError::QemuKey("-nx".into())));
         assert_eq!(parse("qemu:disk=1"), Err(TargetError::QemuKey("disk=1".into())));
-        assert_eq!(parse("qemu:mem=1,mem=2"), Err(TargetError::QemuTwice("mem".into())));
+        assert_eq!(parse("qemu:mem=2,mem=3"), Err(TargetError::QemuTwice("mem".into())));
         for (key, value) in [("machine", "pc"), ("mem", "0"), ("mem", "x"), ("accel", "hvf"), ("image", "")] {
             let error = parse(&format!("qemu:{key}={value}")).unwrap_err();
             assert_eq!(error, TargetError::QemuValue { key: key.into(), value: value.into() });

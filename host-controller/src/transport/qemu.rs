@@ -51,7 +51,7 @@ impl QemuTarget {
             wire: Wire::unix(running.line)?,
             console: Some(running.console),
             log: Some(running.log),
-            process: Some(Process { process: running.process, kind: ProcessKind::Machine }),
+            process: Some(Process { process: running.process, kind: ProcessKind::Machine(image.to_owned()) }),
             nudge_after: None,
         })
     }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::log::LogTail;
 use super::{Connection, Process};
 use crate::session::Wire;
 
@@ -63,6 +64,7 @@ impl Pump {
 pub struct SideChannels {
     console: Option<Pump>,
     log: Option<Pump>,
+    tail: LogTail,
     process: Option<Process>,
 }
 
@@ -77,10 +79,18 @@ impl SideChannels {
         mut log: impl FnMut(&str) + Send + 'static,
     ) -> io::Result<(Wire, Self)> {
         let mut lines = Lines::default();
-        let log_bytes = move |bytes: &[u8]| lines.push(bytes, &mut log);
+        let tail = LogTail::default();
+        let kept = tail.clone();
+        let log_bytes = move |bytes: &[u8]| {
+            lines.push(bytes, |line| {
+                kept.push(line);
+                log(line);
+            });
+        };
         let side = Self {
             console: connection.console.map(|raw| Pump::start(raw, console)).transpose()?,
             log: connection.log.map(|raw| Pump::start(raw, log_bytes)).transpose()?,
+            tail,
             process: connection.process,
         };
         Ok((connection.wire, side))
@@ -94,6 +104,26 @@ impl SideChannels {
         Some(end)
     }
 
+    /// Why an executor that did not introduce itself did not, as far as anything but the wire tells: its boot check, or the
+    /// end of its process within `limit`.
+    pub fn why_not_started(&mut self, target: &str, limit: Duration) -> Option<String> {
+        let how = self.how_it_ended(limit);
+        match (self.tail.boot_failure(), how) {
+            (Some(failure), Some(how)) => Some(format!("the executor {failure} ({target}; {how})")),
+            (Some(failure), None) => Some(format!("the executor {failure} ({target})")),
+            (None, Some(how)) => {
+                Some(format!("{how} before the executor introduced itself ({target}){}", self.tail.describe()))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// The last lines of the executor's log, to stand behind an error; empty when there are none.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        self.tail.describe()
+    }
+
     /// The signal that ended it within `limit`, when loaded code ran in the executor's process itself and a signal did.
     #[must_use]
     pub fn signal(&self, limit: Duration) -> Option<i32> {
@@ -103,7 +133,7 @@ impl SideChannels {
     /// Ends the executor when it is ours, and everything it said has reached its sink. The wire must be closed: a process
     /// ends by itself then, and has `patience` to do so.
     pub fn end(self, patience: Duration) {
-        let Self { console, log, process } = self;
+        let Self { console, log, process, tail: _ } = self;
         let pumps = [console, log].into_iter().flatten();
         match process {
             // What it still has to say comes before its end.
