@@ -185,10 +185,10 @@ pub fn execute(
     memory: &mut Memory,
     room: Room,
     image: &Image<'_>,
-    args: &[&str],
+    args: &[&[u8]],
     limit: Option<Duration>,
 ) -> Result<Finished, LaunchError> {
-    let args: Vec<_> = args.iter().map(|arg| Text::new(arg)).collect();
+    let args: Vec<_> = args.iter().map(|arg| Text(arg)).collect();
     let runner = Runner { caller, args: &args, limit };
     let Some(entry) = image.entry else {
         let releasing = memory.abandon(room)?;

@@ -1,5 +1,7 @@
 //! `graft run`: link, ship, run, exit with the program's code.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,7 @@ pub(crate) struct Args {
     inputs: Vec<PathBuf>,
     /// The program's arguments, exactly as `argv` will hold them
     #[arg(last = true, value_name = "ARG")]
-    args: Vec<String>,
+    args: Vec<OsString>,
     /// The function to run, called as `main` is
     #[arg(long, value_name = "NAME", default_value = "main")]
     entry: String,
@@ -51,6 +53,13 @@ enum Manager {
     Generic,
     /// A part of a larger reservation
     Slab,
+}
+
+impl Args {
+    /// The program's arguments.
+    pub(super) fn words(&self) -> Vec<&[u8]> {
+        self.args.iter().map(|arg| arg.as_bytes()).collect()
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -159,7 +168,7 @@ fn place_and_execute(
         memory.released(releasing)?;
         return Ok(0);
     }
-    let words: Vec<_> = args.args.iter().map(String::as_str).collect();
+    let words = args.words();
     let image = &placed.image;
     match launch::execute(session, memory, placed.room, image, &words, args.timeout) {
         Ok(Finished { ending, run_time, loaded }) => {
