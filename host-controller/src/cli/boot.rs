@@ -1,16 +1,14 @@
 //! `graft boot`: boots the runtime in QEMU and keeps it.
 
-use std::env;
-use std::fs::{self, DirBuilder};
 use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use graft::relay::{Listener, Relay};
 use graft::transport::Target;
 
 use super::console::Console;
+use super::own_folder::OwnFolder;
 use super::report::Report;
 use super::serve::{hooks, host_and_port, reach};
 use super::signals;
@@ -69,8 +67,8 @@ pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Resul
         Some(Place::Tcp(host, port)) => (Listener::tcp(host, *port), format!("{host}:{port}")),
         Some(Place::Unix(path)) => (Listener::unix(path), path.display().to_string()),
         None => {
-            let folder = own.insert(OwnFolder::create()?).0.join("executor");
-            (Listener::unix(&folder), folder.display().to_string())
+            let socket = own.insert(OwnFolder::create()?).socket();
+            (Listener::unix(&socket), socket.display().to_string())
         }
     };
     let listener = listener.with_context(|| format!("cannot listen at {at}"))?;
@@ -84,32 +82,4 @@ pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Resul
     drop(own);
     console.check()?;
     Ok(0)
-}
-
-/// A directory that only this user sees, removed in the end.
-#[derive(Debug)]
-struct OwnFolder(PathBuf);
-
-impl OwnFolder {
-    fn create() -> anyhow::Result<Self> {
-        let parent = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
-        let parent = parent.unwrap_or_else(env::temp_dir);
-        let mut failure = None;
-        for attempt in 0..100 {
-            let folder = parent.join(Path::new(&format!("graft-{}-{attempt}", std::process::id())));
-            match DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => return Ok(Self(folder)),
-                Err(error) => failure = Some(error),
-            }
-        }
-        let failure = failure.map_or_else(String::new, |error| error.to_string());
-        anyhow::bail!("cannot make a directory in {}: {failure}", parent.display())
-    }
-}
-
-impl Drop for OwnFolder {
-    fn drop(&mut self) {
-        // What is left is empty and private.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

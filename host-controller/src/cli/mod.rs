@@ -11,6 +11,7 @@ mod fault;
 mod info;
 mod inputs;
 mod json;
+mod own_folder;
 mod report;
 mod run;
 mod serve;
@@ -73,6 +74,12 @@ pub(crate) fn main(words: Vec<OsString>) -> u8 {
         Ok(cli) => cli,
         Err(error) => {
             let failed = error.use_stderr();
+            if failed && wants_json(&plain) {
+                let text = error.to_string();
+                let text = text.trim_end();
+                return Report::new(true, false)
+                    .exit_code(Err(anyhow::Error::msg(text.strip_prefix("error: ").unwrap_or(text).to_owned())));
+            }
             // Nowhere left to say that saying it failed.
             let _ = error.print();
             return if failed { exit::FAILED } else { 0 };
@@ -80,6 +87,11 @@ pub(crate) fn main(words: Vec<OsString>) -> u8 {
     };
     let report = Report::new(cli.common.json, cli.common.verbose);
     report.exit_code(dispatch(&cli, report))
+}
+
+/// Whether a command line that does not parse asks for reports as JSON.
+fn wants_json(words: &[String]) -> bool {
+    words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
 fn dispatch(cli: &Cli, report: Report) -> anyhow::Result<u8> {
@@ -121,6 +133,22 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usage_errors_are_json_where_that_was_asked_for() {
+        let wants = |words: &[&str]| wants_json(&words.iter().map(|word| String::from(*word)).collect::<Vec<_>>());
+        assert!(wants(&["run", "--json"]) && wants(&["--json", "frobnicate", "--", "x"]));
+        assert!(!wants(&["run", "x.o", "--", "--json"]) && !wants(&["run", "json"]));
+    }
+
+    #[test]
+    fn arguments_of_the_program_are_any_bytes() {
+        use std::os::unix::ffi::OsStrExt;
+        let words = [&b"graft"[..], b"run", b"x.o", b"--", b"\xff", b"--json", b""];
+        let cli = Cli::try_parse_from(words.map(std::ffi::OsStr::from_bytes)).unwrap();
+        let Command::Run(args) = cli.command else { panic!("not `run`") };
+        assert_eq!(args.words(), [&b"\xff"[..], b"--json", b""]);
     }
 
     #[test]

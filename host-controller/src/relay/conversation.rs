@@ -7,7 +7,7 @@ use graft_protocol::{Message, Outcome};
 
 use super::ends::{Endpoint, Event, Heard, Side};
 use super::tracker::{Tracker, Verdict};
-use super::{BUSY_AFTER, Closing, Relay, hangup, hangup_in_order};
+use super::{BUSY_AFTER, Closing, LAST_WORDS_LIMIT, LOOK_EVERY, Relay, hangup, hangup_in_order};
 use crate::session::WholeMessage;
 
 impl Relay {
@@ -20,9 +20,23 @@ impl Relay {
             Message::Setup(setup) => Tracker::new(&setup),
             _ => Tracker::default(),
         };
-        client.send(setup);
+        client.send(setup.clone());
+        if let Some(executor) = &mut self.executor {
+            executor.unused = Some(setup);
+        }
         let mut last = Instant::now();
+        // Those who came meanwhile waited for the executor, not for this client.
+        for (since, _) in &mut self.waiting {
+            *since = last;
+        }
         loop {
+            if let Some(quiet) = client.stalled_for().filter(|quiet| *quiet >= self.stall_limit) {
+                let why = format!("the client stopped in the middle of a message {} ms ago", quiet.as_millis());
+                (self.hooks.note)(&format!("{why}; it is dropped"));
+                client.send(hangup(&why));
+                self.leave_executor();
+                break;
+            }
             let verdict = match closing {
                 Closing::Client => Verdict::Stay,
                 Closing::Relay => tracker.verdict(last.max(client.heard_at()).elapsed()),
@@ -30,11 +44,11 @@ impl Relay {
             let wait = match verdict {
                 Verdict::Close(reason) => {
                     (self.hooks.detail)(&format!("the client is finished: {reason}"));
-                    self.tell_executor(hangup_in_order());
+                    self.leave_executor();
                     break;
                 }
-                Verdict::CloseAfter(left) => Some(left),
-                Verdict::Stay => None,
+                Verdict::CloseAfter(left) => left.min(LOOK_EVERY),
+                Verdict::Stay => LOOK_EVERY,
             };
             let event = match self.next_event(wait) {
                 Some(event) => event,
@@ -44,7 +58,7 @@ impl Relay {
                 Event::Client(wire) => self.waiting.push_back((Instant::now(), wire)),
                 Event::Stop => {
                     client.send(hangup("the relay was stopped"));
-                    self.tell_executor(hangup_in_order());
+                    self.leave_executor();
                     self.stopping = true;
                     break;
                 }
@@ -66,7 +80,7 @@ impl Relay {
     }
 
     /// The next event, or `None` after `wait`, or when a waiting client's time was up.
-    fn next_event(&mut self, wait: Option<Duration>) -> Option<Event> {
+    fn next_event(&mut self, wait: Duration) -> Option<Event> {
         while let Some((since, _)) = self.waiting.front()
             && since.elapsed() >= BUSY_AFTER
         {
@@ -77,13 +91,10 @@ impl Relay {
             }
         }
         let busy = self.waiting.front().map(|(since, _)| BUSY_AFTER.saturating_sub(since.elapsed()));
-        match [wait, busy].into_iter().flatten().min() {
-            None => Some(self.events.recv().unwrap_or(Event::Stop)),
-            Some(limit) => match self.events.recv_timeout(limit) {
-                Ok(event) => Some(event),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(Event::Stop),
-            },
+        match self.events.recv_timeout(busy.map_or(wait, |busy| busy.min(wait))) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Event::Stop),
         }
     }
 
@@ -92,7 +103,7 @@ impl Relay {
         let message = match heard {
             Heard::Message(message) => message,
             Heard::Closed => {
-                self.tell_executor(hangup_in_order());
+                self.leave_executor();
                 return false;
             }
             Heard::Broken(why) => {
@@ -101,7 +112,7 @@ impl Relay {
                 if closing == Closing::Client {
                     client.send(hangup(&why));
                 }
-                self.tell_executor(hangup_in_order());
+                self.leave_executor();
                 return false;
             }
         };
@@ -115,7 +126,7 @@ impl Relay {
             Message::Setup(_) => {
                 (self.hooks.note)("the client sent a Setup, which is the executor's to send");
                 client.send(hangup("a Setup is the executor's to send"));
-                self.tell_executor(hangup_in_order());
+                self.leave_executor();
                 false
             }
             said @ (Message::Call { .. } | Message::Result { .. }) => {
@@ -143,6 +154,7 @@ impl Relay {
                 }
                 said @ (Message::Call { .. } | Message::Result { .. }) => {
                     tracker.executor_says(&said);
+                    self.executor.iter_mut().for_each(|executor| executor.unused = None);
                     client.send(message);
                     return true;
                 }
@@ -158,15 +170,25 @@ impl Relay {
     /// Lets go of an executor that ended, and says how it did behind `what`.
     pub(super) fn lost_executor(&mut self, what: &str) -> String {
         let side = self.executor.as_mut().map(|executor| &mut executor.side);
-        let how = side.and_then(|side| side.how_it_ended(Duration::from_secs(1)));
+        let how = side.and_then(|side| side.how_it_ended(LAST_WORDS_LIMIT));
         let how = how.map_or_else(String::new, |end| format!("; {end}"));
         self.drop_executor();
         format!("{what}{how}")
     }
 
-    pub(super) fn tell_executor(&self, message: WholeMessage) {
-        if let Some(executor) = &self.executor {
+    pub(super) fn tell_executor(&mut self, message: WholeMessage) {
+        if let Some(executor) = &mut self.executor {
+            executor.unused = None;
             executor.end.send(message);
+        }
+    }
+
+    /// Ends the client's session at the executor. When nothing was said in it, there is none: its introduction still holds,
+    /// and whoever only looked in costs nobody anything.
+    fn leave_executor(&mut self) {
+        match self.executor.as_mut().and_then(|executor| Some((executor.unused.take()?, executor))) {
+            Some((setup, executor)) => executor.setup = Some(setup),
+            None => self.tell_executor(hangup_in_order()),
         }
     }
 }

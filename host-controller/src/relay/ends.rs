@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,6 +52,8 @@ struct Heartbeat {
     began: Instant,
     /// Milliseconds since `began`.
     at: AtomicU64,
+    /// A message has begun and is not whole.
+    inside: AtomicBool,
 }
 
 /// A stream that notes when bytes come.
@@ -65,6 +67,7 @@ impl Read for Noting {
         let count = self.stream.read(out)?;
         let now = u64::try_from(self.heard.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.heard.at.store(now, Ordering::Relaxed);
+        self.heard.inside.store(count > 0, Ordering::Release);
         Ok(count)
     }
 }
@@ -75,8 +78,10 @@ impl Endpoint {
         let Wire { reader, mut writer, shut } = wire;
         let (outbox, to_write) = mpsc::channel::<WholeMessage>();
         let (done, written) = mpsc::channel();
-        let heard = Arc::new(Heartbeat { began: Instant::now(), at: AtomicU64::new(0) });
+        let heard =
+            Arc::new(Heartbeat { began: Instant::now(), at: AtomicU64::new(0), inside: AtomicBool::new(false) });
         let reader = Noting { stream: reader, heard: Arc::clone(&heard) };
+        let heartbeat = Arc::clone(&heard);
         thread::Builder::new().name(format!("{side:?} writer")).spawn(move || {
             for message in to_write {
                 // What cannot be written shows at the reading end, too.
@@ -96,6 +101,7 @@ impl Endpoint {
                     Err(error) => Heard::Broken(error.to_string()),
                 };
                 let last = !matches!(heard, Heard::Message(_));
+                heartbeat.inside.store(!last && !reader.is_between_reads(), Ordering::Release);
                 if events.send(Event::Heard { side, number, heard }).is_err() || last {
                     break;
                 }
@@ -107,6 +113,11 @@ impl Endpoint {
     /// When bytes came last.
     pub(super) fn heard_at(&self) -> Instant {
         self.heard.began + Duration::from_millis(self.heard.at.load(Ordering::Relaxed))
+    }
+
+    /// For how long nothing more has come of a message that has begun; `None` between messages.
+    pub(super) fn stalled_for(&self) -> Option<Duration> {
+        self.heard.inside.load(Ordering::Acquire).then(|| self.heard_at().elapsed())
     }
 
     /// Sends a message after those before it.

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::ends::Event;
 use crate::session::Wire;
+use crate::transport::why_too_long;
 
 /// A place that clients connect to.
 #[derive(Debug)]
@@ -63,8 +64,11 @@ impl Listener {
     /// # Errors
     /// When the system refuses, or somebody listens there.
     pub fn unix(path: &Path) -> io::Result<Self> {
+        if let Some(why) = why_too_long(path) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         let bound = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale_socket(path) => {
                 fs::remove_file(path)?;
                 UnixListener::bind(path)
             }
@@ -117,7 +121,8 @@ impl Listener {
 
 /// Whether `path` is a socket that nobody listens at. Connecting to an ordinary file is refused in the same words, so what
 /// the file is must be looked at.
-fn is_stale(path: &Path) -> bool {
+#[must_use]
+pub fn is_stale_socket(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -133,6 +138,8 @@ mod tests {
         let path = folder.join("clients");
         fs::write(&path, "precious").unwrap();
         assert_eq!(Listener::unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let error = Listener::unix(&folder.join("x".repeat(200))).unwrap_err().to_string();
+        assert!(error.contains("has at most 107"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         fs::remove_file(&path).unwrap();
 

@@ -28,12 +28,20 @@ use crate::session::SETUP_PATIENCE;
 use crate::session::{WholeMessage, Wire};
 use crate::transport::{Connection, SideChannels};
 
-pub use listen::Listener;
+pub use listen::{Listener, is_stale_socket};
+
+pub use crate::transport::LONGEST_SOCKET_PATH;
 
 /// How long an executor may take to clean up after a client.
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may wait while another is served.
 const BUSY_AFTER: Duration = Duration::from_secs(1);
+/// How long a client may stop in the middle of a message.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// How often a served client is looked at in any case.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long an executor's process may take to end after its wire was closed.
+const LAST_WORDS_LIMIT: Duration = Duration::from_secs(1);
 /// How long the last messages to an end may take.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 /// An executor that ends by itself sooner than this, so many times in a row, is broken, not unlucky.
@@ -49,6 +57,9 @@ pub enum RelayError {
     /// The relay was stopped before the executor was up.
     #[error("interrupted before the executor at {0} was up")]
     Stopped(String),
+    /// The executor ended at its start, in these words.
+    #[error("{0}")]
+    NotStarted(String),
     /// The executor was reached and did not introduce itself.
     #[error("the executor at {target} {what}{circumstances}")]
     NoSetup {
@@ -140,6 +151,8 @@ pub struct Relay {
     ends: u64,
     /// How often in a row an executor of ours ended as soon as it was started.
     quick_ends: u32,
+    /// How long a client may stop in the middle of a message.
+    stall_limit: Duration,
     stopping: bool,
 }
 
@@ -149,6 +162,8 @@ struct Executor {
     side: SideChannels,
     /// Its introduction, while no client has had it.
     setup: Option<WholeMessage>,
+    /// Its introduction, while the client that has had it and the executor have not said a word to each other.
+    unused: Option<WholeMessage>,
     /// How long to wait before asking for one: over a line without a notion of connections, the executor may have
     /// introduced itself when nobody listened.
     nudge_after: Option<Duration>,
@@ -192,6 +207,7 @@ impl Relay {
             waiting: VecDeque::new(),
             ends: 0,
             quick_ends: 0,
+            stall_limit: STALL_LIMIT,
             stopping: false,
         }
     }
@@ -218,10 +234,16 @@ impl Relay {
             waited = self.await_setup(limit);
         }
         waited.map_err(|what| {
-            let (target, circumstances) = (self.reach.target.clone(), self.drop_executor());
-            match what {
-                NoSetup::Stopped => RelayError::Stopped(target),
-                what => RelayError::NoSetup { target, what: what.to_string(), circumstances },
+            let target = self.reach.target.clone();
+            // The wire closes a moment before the process has ended.
+            let limit = if let NoSetup::Gone(_) = &what { LAST_WORDS_LIMIT } else { Duration::ZERO };
+            let side = self.executor.as_mut().map(|executor| &mut executor.side);
+            let why = side.and_then(|side| side.why_not_started(&target, limit));
+            let circumstances = self.drop_executor();
+            match (what, why) {
+                (NoSetup::Stopped, _) => RelayError::Stopped(target),
+                (_, Some(why)) => RelayError::NotStarted(why),
+                (what, None) => RelayError::NoSetup { target, what: what.to_string(), circumstances },
             }
         })
     }
@@ -294,7 +316,7 @@ impl Relay {
         let (console, log) = (Arc::clone(&self.hooks.console), Arc::clone(&self.hooks.log));
         let (wire, side) = SideChannels::attend(connection, move |bytes| console(bytes), move |line| log(line))?;
         let end = self.end_for(wire, Side::Executor)?;
-        self.executor = Some(Executor { end, side, setup: None, nudge_after, since: Instant::now() });
+        self.executor = Some(Executor { end, side, setup: None, unused: None, nudge_after, since: Instant::now() });
         Ok(())
     }
 
@@ -343,6 +365,7 @@ impl Relay {
     fn keep_setup(&mut self, message: WholeMessage) {
         if let (Some(executor), Message::Setup(_)) = (&mut self.executor, message.message()) {
             executor.setup = Some(message);
+            executor.unused = None;
         }
     }
 

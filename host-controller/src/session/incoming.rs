@@ -130,6 +130,11 @@ impl<R: Read> MessageReader<R> {
         Ok(Some(whole))
     }
 
+    /// Whether everything that came off the stream was part of messages already taken.
+    pub(crate) fn is_between_reads(&self) -> bool {
+        self.stream.buffer().is_empty()
+    }
+
     /// Reads until `out` is full or the stream ends; says how many bytes came.
     fn fill(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut got = 0;
