@@ -7,6 +7,10 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::process;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
+
+/// Signals that come together are one wish: timeout(1) sends its signal twice, to the process and to its group.
+const SAME_WISH: Duration = Duration::from_millis(300);
 
 /// The writing end of the pipe to the thread that acts on signals.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
@@ -28,11 +32,15 @@ pub(crate) fn on_interrupt(stop: impl FnOnce() + Send + 'static) -> io::Result<(
     let mut signals = File::from(std::os::fd::OwnedFd::from(reader));
     thread::Builder::new().name(String::from("signals")).spawn(move || {
         let mut signal = [0];
-        if signals.read_exact(&mut signal).is_ok() {
-            stop();
+        if signals.read_exact(&mut signal).is_err() {
+            return;
         }
-        if signals.read_exact(&mut signal).is_ok() {
-            process::exit(128 + i32::from(signal[0]));
+        let first = Instant::now();
+        stop();
+        while signals.read_exact(&mut signal).is_ok() {
+            if first.elapsed() >= SAME_WISH {
+                process::exit(128 + i32::from(signal[0]));
+            }
         }
     })?;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
