@@ -66,11 +66,20 @@ fn owner(name: &str) -> Option<u32> {
     process.parse().ok()
 }
 
+/// Whether there is no such process, or nobody has looked yet how it ended.
+fn is_dead(process: u32) -> bool {
+    // `pid (name) state ...`, and a name may contain anything: proc_pid_stat(5).
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.map_or_else(
+        |error| error.kind() == io::ErrorKind::NotFound,
+        |stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+    )
+}
+
 /// Removes what killed processes have left in `parent`. What cannot be removed is not ours, or does no harm.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
-        let is_dead = |process| !Path::new("/proc").join(format!("{process}")).exists();
         let Some(true) = entry.file_name().to_str().and_then(owner).map(is_dead) else { continue };
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             let _ = remove_dead(&entry.path());
@@ -121,6 +130,19 @@ mod tests {
         assert!(own.socket().starts_with(&parent));
         drop(own);
         fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn dead_processes_are_told_from_living_ones() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let began = std::time::Instant::now();
+        // Not reaped before the loop is over.
+        while !is_dead(child.id()) {
+            assert!(began.elapsed().as_secs() < 20);
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_dead(NOBODY) && !is_dead(std::process::id()));
     }
 
     #[test]
