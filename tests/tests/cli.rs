@@ -231,6 +231,14 @@ fn no_target_there() {
     fails_with(&run(&["-t", "exec:/nowhere/executor"], &[&ret]), &["/nowhere/executor"]);
     fails_with(&run(&["-t", "exec:/bin/true"], &[&ret]), &["/bin/true"]);
     fails_with(&run(&["-t", "qemu:image=/nowhere/image"], &[&ret]), &["/nowhere/image"]);
+    for (target, words) in [
+        ("qemu:image=/etc/passwd", &["(image `/etc/passwd`): qemu"]),
+        ("qemu:mem=1", &["give it at least 2"]),
+        ("qemu:mem=2", &["too little memory: "]),
+    ] {
+        fails_with(&run(&["-t", target], &[&ret]), words);
+        fails_with(&child::run(&mut graft(&["boot", "-t", target]), LIMIT).unwrap(), words);
+    }
     fails_with(&run(&["-t", "balloon"], &[&ret]), &["balloon"]);
     let serve = ["serve", "-t", &format!("tcp:127.0.0.1:{port}"), "--listen", "127.0.0.1:0"];
     fails_with(&child::run(&mut graft(&serve), LIMIT).unwrap(), &["no target", "refused"]);

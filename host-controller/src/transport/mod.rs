@@ -165,6 +165,14 @@ pub enum ConnectError {
         /// What the system said.
         reason: std::io::Error,
     },
+    /// QEMU failed at the start, very often because of the image.
+    #[error("{reason} (image `{}`)", .image.display())]
+    Image {
+        /// The image it was to boot.
+        image: PathBuf,
+        /// What it said.
+        reason: graft_qemu::QemuError,
+    },
     /// The machine cannot be started.
     #[error(transparent)]
     Qemu(#[from] graft_qemu::QemuError),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use graft_qemu::{Accel, Machine, MachineKind};
+use graft_qemu::{Accel, End, Machine, MachineKind, QemuError};
 
 use super::{ConnectError, Connection, Process, ProcessKind};
 use crate::session::Wire;
@@ -46,7 +46,10 @@ impl QemuTarget {
         if let Some(cpu) = &self.cpu {
             machine.cpu.clone_from(cpu);
         }
-        let running = machine.spawn()?;
+        let running = machine.spawn().map_err(|reason| match reason {
+            QemuError::Died { end: End::Exited(1), .. } => ConnectError::Image { image: image.to_owned(), reason },
+            reason => ConnectError::Qemu(reason),
+        })?;
         Ok(Connection {
             wire: Wire::unix(running.line)?,
             console: Some(running.console),

@@ -112,7 +112,7 @@ impl SideChannels {
             (Some(failure), Some(how)) => Some(format!("the executor {failure} ({target}; {how})")),
             (Some(failure), None) => Some(format!("the executor {failure} ({target})")),
             (None, Some(how)) => {
-                Some(format!("{how} before the executor introduced itself ({target}){}", self.tail.describe()))
+                Some(format!("{how}; the executor at {target} had not introduced itself{}", self.tail.describe()))
             }
             (None, None) => None,
         }
