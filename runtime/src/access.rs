@@ -107,11 +107,11 @@ impl<P: Platform, L: Line> Executor<P, L> {
         elements: impl Iterator<Item = (ExecAddr, B)> + Clone,
     ) -> Result<(), AccessError> {
         for (at, bytes) in elements.clone() {
-            let range = range_of(at, bytes.as_ref().len() as u64)?;
-            if !range.is_empty() {
-                self.memory.lock().check(range, Write::Yes)?;
-                self.commit_gaps(range)?;
-            }
+            self.judge(range_of(at, bytes.as_ref().len() as u64)?, Write::Yes)?;
+        }
+        // Only now, so that a request that is refused takes no memory.
+        for (at, bytes) in elements.clone() {
+            self.commit_gaps(range_of(at, bytes.as_ref().len() as u64)?)?;
         }
         for (at, bytes) in elements {
             if !bytes.as_ref().is_empty() {
@@ -121,12 +121,14 @@ impl<P: Platform, L: Line> Executor<P, L> {
         Ok(())
     }
 
+    /// Whether every element of a request can be loaded; takes no memory.
+    pub(crate) fn judge_reads(&self, elements: impl Iterator<Item = (ExecAddr, u64)>) -> Result<(), AccessError> {
+        elements.into_iter().try_for_each(|(at, len)| self.judge(range_of(at, len)?, Write::No))
+    }
+
     /// Makes sure that all of `range` can be loaded.
     pub(crate) fn make_readable(&self, range: ExecRange) -> Result<(), AccessError> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        self.memory.lock().check(range, Write::No)?;
+        self.judge(range, Write::No)?;
         self.commit_gaps(range)
     }
 
@@ -167,8 +169,15 @@ impl<P: Platform, L: Line> Executor<P, L> {
         }
     }
 
+    fn judge(&self, range: ExecRange, write: Write) -> Result<(), AccessError> {
+        if range.is_empty() { Ok(()) } else { self.memory.lock().check(range, write) }
+    }
+
     /// Takes frames for what of `range` is reserved and not initialized. Its pages read as zeroes and stay writable.
     fn commit_gaps(&self, range: ExecRange) -> Result<(), AccessError> {
+        if range.is_empty() {
+            return Ok(());
+        }
         // The lock may be held here: page tables change, loaded memory is not touched.
         self.memory.lock().each_gap(self.pages(range), |gap| self.platform.commit(gap).map_err(AccessError::Frames))
     }

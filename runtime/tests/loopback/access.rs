@@ -98,6 +98,30 @@ fn line_8_nothing_outside_a_reservation_is_touched() {
 }
 
 #[test]
+fn line_8_what_is_refused_takes_no_memory() {
+    let mut c = Controller::new();
+    let d = c.reserve(8 * PAGE).unwrap();
+    let bad = ExecAddr(d + 8 * PAGE);
+    let unmapped = "is not in one reservation of this session";
+    let free = c.machine.free_frames();
+    // Good elements on pages nobody has touched, and a bad one behind them.
+    let at = |page: u64| ExecAddr(d + page * PAGE);
+    refused::<call::WriteUint8s>(&mut c, &Seq::new(&[(at(0), 1), (at(1), 1), (bad, 1)]), unmapped);
+    refused::<call::WritePointers>(&mut c, &Seq::new(&[(at(0), at(0)), (bad, at(0))]), unmapped);
+    refused::<call::WriteBuffers>(&mut c, &Seq::new(&[(at(0), Blob(b"good")), (bad, Blob(b"bad"))]), unmapped);
+    refused::<call::ReadUint8s>(&mut c, &Seq::new(&[at(0), at(1), bad]), unmapped);
+    refused::<call::ReadPointers>(&mut c, &Seq::new(&[at(0), at(1), bad]), unmapped);
+    refused::<call::ReadStrings>(&mut c, &Seq::new(&[at(0), at(1), bad]), unmapped);
+    let range = |from| ExecRange::from_len(from, 8).unwrap();
+    refused::<call::ReadBuffers>(&mut c, &Seq::new(&[range(at(0)), range(at(1)), range(bad)]), unmapped);
+    assert_eq!(c.machine.free_frames(), free);
+    // Without the bad one they are done.
+    assert_eq!(c.call::<call::WriteUint8s>(&Seq::new(&[(at(0), 1), (at(1), 1)])), b"");
+    assert_eq!(c.machine.free_frames(), free - 2);
+    c.finish();
+}
+
+#[test]
 fn line_8_strings_end_with_their_memory() {
     let mut c = Controller::new();
     let d = c.reserve(PAGE).unwrap();
