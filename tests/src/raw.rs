@@ -57,7 +57,7 @@ pub enum Said {
 pub struct Client {
     stream: Box<dyn Stream>,
     /// What keeps the executor up.
-    _executor: Option<Running>,
+    executor: Option<Running>,
     next_seq_no: u64,
     symbols: HashMap<String, ExecAddr>,
     /// The page size of Setup.
@@ -113,9 +113,16 @@ impl Client {
         Self::over(Box::new(line), None)
     }
 
+    /// Goes without a word, and returns how the executor ended where it was started for this client.
+    #[must_use]
+    pub fn vanish(self) -> Option<child::Outcome> {
+        drop(self.stream);
+        self.executor.map(|executor| executor.finish(ANSWER_LIMIT))
+    }
+
     fn over(stream: Box<dyn Stream>, executor: Option<Running>) -> Self {
         let (symbols, map) = (HashMap::new(), HashMap::new());
-        let mut client = Self { stream, _executor: executor, next_seq_no: 0, symbols, page_size: 0, map };
+        let mut client = Self { stream, executor, next_seq_no: 0, symbols, page_size: 0, map };
         assert_eq!(client.receive(), Said::Setup);
         client
     }

@@ -1,19 +1,31 @@
 //! What LLVM's executors do not check and ours does: section 18 of the wire specification, a test per line.
 //!
 //! Each request is refused with its own words, changes nothing (what is initialized keeps its bytes, what is free stays
-//! free), and the next good load works. Each test runs against the hosted executor and against a machine.
+//! free), and the next good load works. Each test runs against the hosted executor and against machines.
 //!
-//! Line 1, that whoever connects runs code, is no request: the hosted executor listens where it is told to, nowhere else.
+//! Line 1, that whoever connects runs code, is no request but a property of the transport: the protocol has no word for
+//! who somebody is, so that only those may connect who may run code anyway. A machine's line is a Unix socket in a folder
+//! of its user alone; the hosted executor listens where it is told to, nowhere else, and takes one connection.
 
-mod refused;
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use graft_protocol::{
     ActionPair, AddrsArgs, Blob, ExecAddr, FinalizeArgs, Header, LookupArgs, Opcode, OpenArgs, Prot, ReserveArgs,
     ResolveArgs, RunIntArgs, RunMainArgs, Segment, Seq, SymbolDef, SymbolQuery, Text, WrapperCall, call, decode,
     map_key,
 };
+use graft_tests::child::{self, End};
+use graft_tests::interop::Executor;
+use graft_tests::place;
 use graft_tests::raw::{Said, bytes_of, expected, outcome};
-use refused::{CODE, Load, PAGE, Rig, group, on_each_executor, segment};
+use graft_tests::rig::{CODE, Load, PAGE, Rig, group, on_each_executor, segment};
+use graft_tests::target::{self, Target};
 
 /// An address no executor gives out.
 const NOWHERE: ExecAddr = ExecAddr(0x6660_0000_0000);
@@ -25,6 +37,13 @@ fn refused<T: std::fmt::Debug>(result: Result<T, String>, words: &str) {
     }
 }
 
+/// The executor's log says so: what is refused without a text of its own is told there.
+#[track_caller]
+fn logged(rig: &mut Rig, words: &str) {
+    let log = rig.log();
+    assert!(log.contains(words), "the log says nothing of {words:?}:\n{log}");
+}
+
 fn at(base: ExecAddr, offset: u64) -> ExecAddr {
     base.checked_add(offset).unwrap()
 }
@@ -32,6 +51,31 @@ fn at(base: ExecAddr, offset: u64) -> ExecAddr {
 /// Every address that loaded code may not be called at.
 fn not_code(rig: &Rig) -> [ExecAddr; 5] {
     [ExecAddr::NULL, NOWHERE, rig.witness, rig.reserved, ExecAddr(0xffff_ffff_ffff_fff0)]
+}
+
+#[test]
+fn line_1_only_the_user_reaches_a_machine_that_stays() {
+    let machine = Target::start(Executor::Microvm).unwrap();
+    let Target::Ours { name, .. } = &machine else { panic!("one of ours") };
+    let socket = Path::new(name.strip_prefix("unix:").unwrap());
+    let folder = fs::metadata(socket.parent().unwrap()).unwrap();
+    assert_eq!(folder.permissions().mode() & 0o7777, 0o700, "{name}");
+    assert_eq!(folder.uid(), fs::metadata("/proc/self").unwrap().uid());
+}
+
+#[test]
+fn line_1_the_hosted_executor_takes_one_connection_where_it_was_told_to() {
+    let address = ("127.0.0.1", target::free_port());
+    let mut command = Command::new(&place::graft().unwrap().hosted);
+    let executor = child::spawn(command.arg(format!("listen={}:{}", address.0, address.1))).unwrap();
+    assert!(target::is_listening(address.1, Duration::from_secs(20)));
+    let first = TcpStream::connect(address).unwrap();
+    let mut byte = [0];
+    (&first).read_exact(&mut byte).unwrap();
+    // From its Setup on, nobody else gets in.
+    assert_eq!(TcpStream::connect(address).map_err(|error| error.kind()).err(), Some(ErrorKind::ConnectionRefused));
+    drop(first);
+    assert_eq!(executor.finish(Duration::from_secs(20)).end, End::Exit(0));
 }
 
 #[test]
@@ -90,6 +134,10 @@ fn line_4_calls_of_addresses_that_are_no_function() {
         rig.refuses(|rig| {
             for target in not_code(rig) {
                 assert_eq!(rig.client.call_bytes(target, &[]), [0_u8; 0], "{target}");
+                logged(
+                    rig,
+                    &format!("call of wrapper function {target}: {target} is not in initialized executable memory"),
+                );
             }
         });
     });
@@ -179,6 +227,10 @@ fn line_8_reads_and_writes_outside_what_is_mapped() {
             for addr in wrong {
                 assert_eq!(rig.client.call::<call::ReadUint64s>(&Seq::new(&[addr])), empty, "{addr}");
                 assert_eq!(rig.client.call::<call::ReadPointers>(&Seq::new(&[addr])), empty, "{addr}");
+                logged(
+                    rig,
+                    if addr.0 == u64::MAX { "past the end of the address space" } else { "in one reservation" },
+                );
             }
             for addr in wrong.into_iter().chain([code]) {
                 // A good element in front of the bad one is not written either.
@@ -186,7 +238,13 @@ fn line_8_reads_and_writes_outside_what_is_mapped() {
                 assert_eq!(rig.client.call::<call::WriteBuffers>(&Seq::new(&elements)), empty, "{addr}");
                 let elements = [(rig.witness, 1_u64), (addr, 2)];
                 assert_eq!(rig.client.call::<call::WriteUint64s>(&Seq::new(&elements)), empty, "{addr}");
+                // Nor does it take memory, where it was never touched.
+                let elements = [(rig.reserved, 1_u64), (at(rig.reserved, PAGE), 1), (addr, 2)];
+                assert_eq!(rig.client.call::<call::WriteUint64s>(&Seq::new(&elements)), empty, "{addr}");
+                let elements = [rig.reserved, at(rig.reserved, PAGE), NOWHERE];
+                assert_eq!(rig.client.call::<call::ReadUint64s>(&Seq::new(&elements)), empty, "{addr}");
             }
+            logged(rig, "is not writable: it is initialized as R-X");
             assert_eq!(rig.read(code, CODE.len() as u64), CODE);
         });
         // The newest reservation, with nothing behind it that a string could run on into.
@@ -205,11 +263,11 @@ fn line_9_initializing_what_is_not_reserved_or_is_taken() {
             refused(rig.initialize(&[segment(Prot::ReadWrite, NOWHERE, b"x")]), words);
             let (first, behind) = (rig.reserved, at(rig.reserved, 4 * PAGE));
             let half_outside = [segment(Prot::ReadWrite, first, b"written?"), segment(Prot::ReadWrite, behind, b"x")];
-            assert!(rig.initialize(&half_outside).is_err());
+            refused(rig.initialize(&half_outside), words);
             let into_the_witness = [segment(Prot::ReadWrite, rig.witness, b"overwritten")];
             refused(rig.initialize(&into_the_witness), "overlaps");
-            assert_eq!(rig.read(first, 8), [0; 8]);
         });
+        assert_eq!(rig.read(rig.reserved, 8), [0; 8]);
     });
 }
 
@@ -235,16 +293,19 @@ fn line_11_segments_out_of_order_overlapping_or_past_the_end() {
             let cases: &[(&[Segment<'_>], &str)] = &[
                 (&[sized(first, u64::MAX, b"x")], "past the end"),
                 (&[sized(first, 2, b"three")], "exceeds segment size"),
-                (&[sized(second, PAGE, b"x"), sized(first, PAGE, b"y")], ""),
-                (&[sized(first, 2 * PAGE, b"x"), sized(second, PAGE, b"y")], ""),
-                (&[sized(first, PAGE, b"x"), sized(first, PAGE, b"y")], ""),
-                (&[sized(first, 8, b"x"), segment(Prot::ReadExec, at(first, 64), CODE)], ""),
+                (&[sized(second, PAGE, b"x"), sized(first, PAGE, b"y")], "begins before the end of the one in front"),
+                (
+                    &[sized(first, 2 * PAGE, b"x"), sized(second, PAGE, b"y")],
+                    "begins before the end of the one in front",
+                ),
+                (&[sized(first, PAGE, b"x"), sized(first, PAGE, b"y")], "begins before the end of the one in front"),
+                (&[sized(first, 8, b"x"), segment(Prot::ReadExec, at(first, 64), CODE)], "two segments share it"),
             ];
             for (segments, words) in cases {
                 refused(rig.initialize(segments), words);
             }
-            assert_eq!(rig.read(first, 64), [0; 64]);
         });
+        assert_eq!(rig.read(rig.reserved, 64), [0; 64]);
     });
 }
 
@@ -257,8 +318,8 @@ fn line_11_a_page_has_one_protection() {
         rig.initialize(&[sized(at(base, 64), Prot::ReadExec, CODE)]).unwrap();
         rig.refuses(|rig| {
             for prot in [Prot::ReadWrite, Prot::Read, Prot::ReadExec] {
-                refused(rig.initialize(&[sized(base, prot, b"x")]), "");
-                refused(rig.initialize(&[sized(at(base, 128), prot, b"x")]), "");
+                refused(rig.initialize(&[sized(base, prot, b"x")]), "overlaps");
+                refused(rig.initialize(&[sized(at(base, 128), prot, b"x")]), "overlaps");
             }
             assert_eq!(rig.run_main(at(base, 64)), 41_i64.to_le_bytes());
         });
@@ -295,8 +356,8 @@ fn line_13_actions_that_are_no_functions() {
                     refused(expected::<ExecAddr>(&answer), &function.to_string());
                 }
             }
-            assert_eq!(rig.read(reserved, 8), [0; 8]);
         });
+        assert_eq!(rig.read(rig.reserved, 8), [0; 8]);
     });
 }
 
@@ -318,6 +379,7 @@ fn line_14_running_what_is_not_initialized_code() {
                 assert_eq!(rig.client.call::<call::RunAsVoidFunction>(&entry), empty, "{entry}");
                 let int = RunIntArgs { function: entry, arg: 1 };
                 assert_eq!(rig.client.call::<call::RunAsIntFunction>(&int), empty, "{entry}");
+                logged(rig, &format!("{entry} is not in initialized executable memory"));
             }
             assert_eq!(rig.run_main(code), 41_i64.to_le_bytes());
         });
@@ -346,7 +408,7 @@ fn line_16_reserving_more_than_there_is() {
             }
         });
         // As many as are given out, and all of them back.
-        rig.refuses(|rig| {
+        let all = |rig: &mut Rig| {
             let mut held = Vec::new();
             let text = loop {
                 match rig.reserve(1 << 30) {
@@ -359,7 +421,10 @@ fn line_16_reserving_more_than_there_is() {
             for base in held {
                 assert_eq!(rig.release(Load::Llvm22, base), Ok(()));
             }
-        });
+        };
+        // What the list of so many takes, the first time, stays.
+        all(rig);
+        rig.refuses(all);
     });
 }
 

@@ -1,4 +1,4 @@
-//! The rig of the refusal tests: an executor with something in it that must survive, and the load that must work after.
+//! An executor with something in it that must survive whatever a test does, and the load that must work after.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,41 +8,49 @@ use graft_protocol::{
     RunMainArgs, Segment, Seq, Void, call, decode,
 };
 use graft_qemu::{Gathered, Machine, MachineKind};
-use graft_tests::place;
-use graft_tests::raw::{Client, Said, expected, outcome};
+
+use crate::place;
+use crate::raw::{Client, Said, expected, outcome};
 
 /// The page size of every executor there is.
-pub(crate) const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// `mov eax, 41; ret`.
-pub(crate) const CODE: &[u8] = &[0xb8, 41, 0, 0, 0, 0xc3];
+pub const CODE: &[u8] = &[0xb8, 41, 0, 0, 0, 0xc3];
 
 /// What the witness holds.
 const PATTERN: &[u8] = b"what a refused request must not touch";
 
 /// The protection `prot`, until release.
-pub(crate) const fn group(prot: Prot) -> AllocGroup {
+#[must_use]
+pub const fn group(prot: Prot) -> AllocGroup {
     AllocGroup { prot, lifetime: Lifetime::Standard }
 }
 
 /// One whole page with `content` in front.
-pub(crate) const fn segment(prot: Prot, addr: ExecAddr, content: &[u8]) -> Segment<'_> {
+#[must_use]
+pub const fn segment(prot: Prot, addr: ExecAddr, content: &[u8]) -> Segment<'_> {
     Segment { group: group(prot), addr, size: PAGE, content: Blob(content) }
 }
 
-/// Runs `test` against the hosted executor and against a machine.
-pub(crate) fn on_each_executor(test: impl Fn(&mut Rig)) {
-    for machine in [false, true] {
-        // Which of the two it was shows when it fails.
-        eprintln!("on {}", if machine { "a machine" } else { "the hosted executor" });
-        let mut rig = if machine { Rig::on_machine() } else { Rig::on(Client::hosted(), None) };
+/// Runs `test` against the hosted executor and against a machine of each kind.
+pub fn on_each_executor(test: impl Fn(&mut Rig)) {
+    on_executors(&[None, Some(MachineKind::Microvm), Some(MachineKind::Q35)], test);
+}
+
+/// Runs `test` against executors: machines, or the hosted executor where there is none.
+pub fn on_executors(kinds: &[Option<MachineKind>], test: impl Fn(&mut Rig)) {
+    for kind in kinds {
+        // Which of them it was shows when it fails.
+        eprintln!("on {}", kind.map_or("the hosted executor".to_owned(), |kind| format!("{kind:?}")));
+        let mut rig = kind.map_or_else(|| Rig::on(Client::hosted(), None), Rig::on_machine);
         test(&mut rig);
     }
 }
 
 /// Which generation's memory service a load goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
+pub enum Load {
     /// Finalize and deallocate.
     Llvm19,
     /// Initialize, deinitialize and release.
@@ -50,13 +58,14 @@ pub(crate) enum Load {
 }
 
 /// An executor with a witness in it.
-pub(crate) struct Rig {
-    pub(crate) client: Client,
+pub struct Rig {
+    /// The session with it.
+    pub client: Client,
     machine: Option<(Arc<Gathered>, graft_qemu::Running)>,
     /// An initialized page, readable and writable.
-    pub(crate) witness: ExecAddr,
+    pub witness: ExecAddr,
     /// Four reserved pages that are not initialized.
-    pub(crate) reserved: ExecAddr,
+    pub reserved: ExecAddr,
 }
 
 /// What must not change.
@@ -68,10 +77,10 @@ struct State {
 }
 
 impl Rig {
-    fn on_machine() -> Self {
+    fn on_machine(kind: MachineKind) -> Self {
         let mut machine = Machine::new(place::image().unwrap_or_else(|error| panic!("{error}")));
-        machine.kind = MachineKind::Microvm;
-        machine.time_limit = Some(Duration::from_secs(120));
+        machine.kind = kind;
+        machine.time_limit = Some(Duration::from_secs(300));
         let running = machine.spawn().unwrap_or_else(|error| panic!("{error}"));
         let log = Arc::new(Gathered::start(running.log.try_clone().unwrap()));
         let client = Client::on_line(running.line.try_clone().unwrap());
@@ -91,32 +100,56 @@ impl Rig {
         self.reserved = self.reserve(4 * PAGE).unwrap();
     }
 
-    pub(crate) fn manager(&self) -> ExecAddr {
+    /// The memory manager's instance.
+    #[must_use]
+    pub fn manager(&self) -> ExecAddr {
         self.client.symbol("__llvm_orc_SimpleExecutorMemoryManager_Instance")
     }
 
-    pub(crate) fn dylibs(&self) -> ExecAddr {
+    /// The dylib manager's instance.
+    #[must_use]
+    pub fn dylibs(&self) -> ExecAddr {
         self.client.symbol("__llvm_orc_SimpleExecutorDylibManager_Instance")
     }
 
-    pub(crate) fn reserve(&mut self, size: u64) -> Result<ExecAddr, String> {
+    /// Reserves `size` bytes, or says why not.
+    ///
+    /// # Errors
+    ///
+    /// The text of the refusal.
+    pub fn reserve(&mut self, size: u64) -> Result<ExecAddr, String> {
         let instance = self.manager();
         expected(&self.client.call::<call::Reserve>(&ReserveArgs { instance, size }))
     }
 
-    pub(crate) fn initialize(&mut self, segments: &[Segment<'_>]) -> Result<ExecAddr, String> {
+    /// Initializes a region, as LLVM 22 does.
+    ///
+    /// # Errors
+    ///
+    /// The text of the refusal.
+    pub fn initialize(&mut self, segments: &[Segment<'_>]) -> Result<ExecAddr, String> {
         let instance = self.manager();
         let request = FinalizeArgs { instance, segments: Seq::new(segments), actions: Seq::default() };
         expected(&self.client.call::<call::Initialize>(&request))
     }
 
-    pub(crate) fn finalize(&mut self, segments: &[Segment<'_>]) -> Result<(), String> {
+    /// Initializes a region, as LLVM 19 does.
+    ///
+    /// # Errors
+    ///
+    /// The text of the refusal.
+    pub fn finalize(&mut self, segments: &[Segment<'_>]) -> Result<(), String> {
         let instance = self.manager();
         let request = FinalizeArgs { instance, segments: Seq::new(segments), actions: Seq::default() };
         outcome(&self.client.call::<call::Finalize>(&request))
     }
 
-    pub(crate) fn release(&mut self, load: Load, base: ExecAddr) -> Result<(), String> {
+    /// Frees a reservation.
+    ///
+    /// # Errors
+    ///
+    /// The text of the refusal.
+    pub fn release(&mut self, load: Load, base: ExecAddr) -> Result<(), String> {
         let bases = [base];
         let request = AddrsArgs { instance: self.manager(), addrs: Seq::new(&bases) };
         outcome(&match load {
@@ -125,11 +158,17 @@ impl Rig {
         })
     }
 
-    pub(crate) fn run_main(&mut self, entry: ExecAddr) -> Vec<u8> {
+    /// Runs `main` without arguments and returns the bytes of the answer.
+    pub fn run_main(&mut self, entry: ExecAddr) -> Vec<u8> {
         self.client.call::<call::RunAsMain>(&RunMainArgs { entry, args: Seq::default() })
     }
 
-    pub(crate) fn read(&mut self, addr: ExecAddr, len: u64) -> Vec<u8> {
+    /// The `len` bytes at `addr`.
+    ///
+    /// # Panics
+    ///
+    /// Panics when they cannot be read.
+    pub fn read(&mut self, addr: ExecAddr, len: u64) -> Vec<u8> {
         let range = ExecRange::from_len(addr, len).unwrap();
         let reply = self.client.call::<call::ReadBuffers>(&Seq::new(&[range]));
         let buffers: Seq<'_, Blob<'_>> = decode(&reply).unwrap_or_else(|error| panic!("reading {range}: {error}"));
@@ -137,7 +176,11 @@ impl Rig {
     }
 
     /// The load every test ends with: reserve, fill, run, release, in either dialect.
-    pub(crate) fn good_load(&mut self, load: Load) {
+    ///
+    /// # Panics
+    ///
+    /// Panics when it does not work.
+    pub fn good_load(&mut self, load: Load) {
         let base = self.reserve(2 * PAGE).unwrap();
         let code = base.checked_add(PAGE).unwrap();
         let segments = [segment(Prot::ReadWrite, base, b"data"), segment(Prot::ReadExec, code, CODE)];
@@ -151,19 +194,27 @@ impl Rig {
 
     /// Makes a request that must change nothing, and the loads that must work after it.
     ///
-    /// It is made twice: the first time may cost memory for tables that are kept.
-    pub(crate) fn refuses(&mut self, mut request: impl FnMut(&mut Self)) {
-        request(self);
+    /// # Panics
+    ///
+    /// Panics when it changes something.
+    pub fn refuses(&mut self, mut request: impl FnMut(&mut Self)) {
+        // The first call ever gets a stack, which stays.
         self.good_loads();
         let before = self.state();
-        request(self);
-        self.is_as(&before);
-        self.good_loads();
-        self.is_as(&before);
+        for _ in 0..2 {
+            request(self);
+            self.is_as(&before);
+            self.good_loads();
+            self.is_as(&before);
+        }
     }
 
     /// Makes a request that must end the session with a reason that contains `reason`; the next session must work.
-    pub(crate) fn ends_session(&mut self, reason: &str, request: impl FnOnce(&mut Self)) {
+    ///
+    /// # Panics
+    ///
+    /// Panics when it does not, or the reason is another.
+    pub fn ends_session(&mut self, reason: &str, request: impl FnOnce(&mut Self)) {
         // The first call ever gets a stack, which stays.
         self.good_loads();
         let before = self.state();
@@ -172,6 +223,23 @@ impl Rig {
             Said::Hangup(Some(text)) => assert!(text.contains(reason), "{text:?} says nothing of {reason:?}"),
             other => panic!("{other:?} instead of a Hangup that tells why"),
         }
+        self.next_session(&before);
+    }
+
+    /// Does something during which the session ends and the executor begins the next one, or dies as it should: after it,
+    /// everything is as it was before the session.
+    ///
+    /// # Panics
+    ///
+    /// Panics when it is not.
+    pub fn outlives(&mut self, request: impl FnOnce(&mut Self)) {
+        self.good_loads();
+        let before = self.state();
+        request(self);
+        self.next_session(&before);
+    }
+
+    fn next_session(&mut self, before: &State) {
         if self.machine.is_some() {
             assert_eq!(self.client.receive(), Said::Setup);
         } else {
@@ -182,8 +250,30 @@ impl Rig {
         self.good_loads();
         // Another process may get other addresses; on a machine everything is as it was.
         if self.machine.is_some() {
-            self.is_as(&before);
+            self.is_as(before);
         }
+    }
+
+    /// Whether the executor is a machine, whose line outlives its sessions.
+    #[must_use]
+    pub const fn is_machine(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    /// How many bytes of memory are not taken.
+    pub fn bytes_free(&mut self) -> u64 {
+        self.state().bytes_free
+    }
+
+    /// The newest lines of the executor's log.
+    ///
+    /// # Panics
+    ///
+    /// Panics when the executor does not say.
+    pub fn log(&mut self) -> String {
+        let reply = self.client.call::<call::Info>(&Void);
+        let info: InfoReply<'_> = decode(&reply).unwrap();
+        String::from_utf8_lossy(info.log.0).into_owned()
     }
 
     fn is_as(&mut self, before: &State) {
