@@ -170,6 +170,17 @@ impl Client {
         self.send_bytes(&message);
     }
 
+    /// Sends calls, in one piece.
+    pub fn send_calls(&mut self, calls: &[(ExecAddr, Vec<u8>)]) {
+        let mut bytes = Vec::new();
+        for (target, args) in calls {
+            bytes.extend(Header::bytes(Opcode::CALL_WRAPPER, self.next_seq_no, *target, args.len()));
+            bytes.extend_from_slice(args);
+            self.next_seq_no += 1;
+        }
+        self.send_bytes(&bytes);
+    }
+
     /// Sends a call and returns its number.
     pub fn send_call(&mut self, target: ExecAddr, args: &[u8]) -> u64 {
         let seq_no = self.next_seq_no;

@@ -41,11 +41,8 @@ fn round(rig: &Rig, base: ExecAddr, number: u32) -> Vec<(ExecAddr, Vec<u8>)> {
 fn rounds(rig: &mut Rig, base: ExecAddr, numbers: std::ops::Range<u32>) {
     for first in numbers.clone().step_by(BATCH as usize) {
         let batch = first..numbers.end.min(first + BATCH);
-        for number in batch.clone() {
-            for (target, args) in round(rig, base, number) {
-                rig.client.send_call(target, &args);
-            }
-        }
+        let calls: Vec<_> = batch.clone().flat_map(|number| round(rig, base, number)).collect();
+        rig.client.send_calls(&calls);
         for number in batch {
             assert_eq!(expected::<ExecAddr>(&result(rig)), Ok(base), "round {number}");
             assert_eq!(decode::<i64>(&result(rig)), Ok(i64::from(number)), "round {number}");
