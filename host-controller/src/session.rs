@@ -44,7 +44,7 @@ pub use wire::Wire;
 /// How long an executor may take to introduce itself.
 ///
 /// An executor on a line that does not know connections may still be in the middle of a message of whoever was there
-/// before: it then says so after its stall limit (`STALL_MILLIS` in the runtime, 3 s), drains the line for up to 2 s more
+/// before: it then says so after its stall limit (`STALL_MILLIS` in the runtime, 10 s), drains the line for up to 2 s more
 /// and only then begins afresh. This is well above both together.
 pub const SETUP_PATIENCE: Duration = Duration::from_secs(20);
 

@@ -115,7 +115,7 @@ pub enum Ending {
 const QUIET_EMPTY_MILLIS: u64 = 200;
 /// After `main`, with memory left in place: longer than any controller thinks between `main` and its first release, also
 /// on a busy machine.
-const QUIET_AFTER_MAIN_MILLIS: u64 = 2_000;
+const QUIET_AFTER_MAIN_MILLIS: u64 = 5_000;
 
 impl<P: Platform, L: Line> Executor<P, L> {
     /// Serves one session: sends Setup, serves requests, frees everything, and returns why it ended.

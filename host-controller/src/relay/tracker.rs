@@ -16,7 +16,7 @@ use graft_protocol::{
 const QUIET_EMPTY: Duration = Duration::from_millis(200);
 /// Quiet this long after `main` with memory left in place: a client that does not free. Longer than any client thinks
 /// between `main` and its first release, also on a busy machine.
-const QUIET_AFTER_MAIN: Duration = Duration::from_secs(2);
+const QUIET_AFTER_MAIN: Duration = Duration::from_secs(5);
 /// Quiet this long after a call failed, with nothing in place: a client that gave up.
 const QUIET_FAILED: Duration = Duration::from_secs(10);
 /// Quiet this long with nothing in place and nothing wrong: a client that failed before it asked for anything, or one that

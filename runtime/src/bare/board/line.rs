@@ -7,7 +7,7 @@ use crate::line::{Line, LineError, Patience};
 
 /// How long the peer may be silent inside a message. The next controller waits that long, and the time to drain, for its
 /// Setup when the last one died in the middle of a message: its patience must be longer than both together.
-const STALL_MILLIS: u64 = 3_000;
+const STALL_MILLIS: u64 = 10_000;
 /// How long the line must be quiet to count as drained, and how long draining takes at most.
 const QUIET_MILLIS: u64 = 100;
 const DRAIN_MILLIS: u64 = 2_000;
