@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -66,10 +66,12 @@ impl Outcome {
 /// A child that runs. Dropping it kills it with everything it started.
 #[derive(Debug)]
 pub struct Running {
-    child: Child,
+    id: u32,
     started: Instant,
     stdout: Drained,
     stderr: Drained,
+    /// Says once how it ended.
+    ended: Receiver<End>,
 }
 
 /// A stream that is read as it comes.
@@ -102,24 +104,27 @@ pub fn spawn(command: &mut Command) -> Result<Running, String> {
         .map_err(|error| format!("cannot start `{}`: {error}", command.get_program().to_string_lossy()))?;
     let stdout = Drained::start(child.stdout.take());
     let stderr = Drained::start(child.stderr.take());
-    Ok(Running { child, started, stdout, stderr })
+    let id = child.id();
+    let (ending, ended) = mpsc::channel();
+    thread::spawn(move || {
+        if let Ok(status) = child.wait() {
+            // Whoever dropped it does not want to know.
+            let _ = ending.send(status.into());
+        }
+    });
+    Ok(Running { id, started, stdout, stderr, ended })
 }
 
 impl Running {
     /// Its process number.
     #[must_use]
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Whether it has not ended yet.
-    pub fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    pub const fn id(&self) -> u32 {
+        self.id
     }
 
     /// Sends it, and it alone, the named signal.
     pub fn signal(&self, name: &str) {
-        signal(name, &self.child.id().to_string());
+        signal(name, &self.id.to_string());
     }
 
     /// Waits until its standard output has at least `len` bytes, at most for `limit`, and returns all there is then.
@@ -135,41 +140,49 @@ impl Running {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
+    /// Waits for a line of standard error that contains `words`.
+    ///
+    /// # Errors
+    ///
+    /// Fails with all it said when no such line comes in time or before its end.
+    pub fn said(&self, words: &str, limit: Duration) -> Result<String, String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let (all, len) = (self.stderr(), self.stderr.so_far().len());
+            let whole_lines = all.rsplit_once('\n').map_or("", |(lines, _)| lines);
+            if let Some(line) = whole_lines.lines().find(|line| line.contains(words)) {
+                return Ok(line.to_owned());
+            }
+            if !self.stderr.wait(len + 1, deadline) || self.stderr.so_far().len() == len {
+                return Err(format!("it did not say {words:?}, but {all:?}"));
+            }
+        }
+    }
+
     /// Waits for its end and that of its streams; kills it with everything it started when `limit` has passed.
     #[must_use]
-    pub fn finish(mut self, limit: Duration) -> Outcome {
+    pub fn finish(self, limit: Duration) -> Outcome {
         let deadline = Instant::now() + limit;
         let in_time = [&self.stdout, &self.stderr].into_iter().all(|stream| stream.wait(usize::MAX, deadline));
-        let end = if in_time { self.wait_until(deadline) } else { None };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let end = if in_time { self.ended.recv_timeout(left).ok() } else { None };
         if end.is_none() {
             // The end of the group closes the pipes, and what was written until then arrives.
-            kill_group(self.child.id());
+            kill_group(self.id);
             let a_moment = Instant::now() + Duration::from_secs(5);
             let _ = [&self.stdout, &self.stderr].into_iter().all(|stream| stream.wait(usize::MAX, a_moment));
         }
         let (stdout, stderr) = (self.stdout.so_far(), self.stderr());
         Outcome { end: end.unwrap_or(End::TimeOut), stdout, stderr, took: self.started.elapsed() }
     }
-
-    fn wait_until(&mut self, deadline: Instant) -> Option<End> {
-        loop {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status.into());
-            }
-            if Instant::now() >= deadline {
-                return None;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A process number is free for reuse only after the wait: an unwaited child's group is still its own.
-        if matches!(self.child.try_wait(), Ok(None)) {
-            kill_group(self.child.id());
-            let _ = self.child.wait();
+        // Whoever has heard of the end must not kill what may by now bear the same number.
+        if matches!(self.ended.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+            kill_group(self.id);
+            let _ = self.ended.recv_timeout(Duration::from_secs(5));
         }
     }
 }

@@ -15,7 +15,7 @@ use graft_protocol::{
 };
 
 use crate::child::{self, Running};
-use crate::{place, target};
+use crate::place;
 
 /// How long an executor may take for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -80,11 +80,10 @@ impl Client {
     /// Panics when that fails.
     #[must_use]
     pub fn start(program: &std::path::Path) -> Self {
-        let port = target::free_port();
-        let address = format!("127.0.0.1:{port}");
-        let executor = child::spawn(Command::new(program).arg(format!("listen={address}"))).unwrap();
-        assert!(target::is_listening(port, ANSWER_LIMIT), "{} does not listen", program.display());
-        let stream = TcpStream::connect(&address).unwrap();
+        let executor = child::spawn(Command::new(program).arg("listen=127.0.0.1:0")).unwrap();
+        let said = executor.said("listening on ", ANSWER_LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        let (_, address) = said.split_once("listening on ").unwrap();
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();
         stream.set_write_timeout(Some(ANSWER_LIMIT)).unwrap();

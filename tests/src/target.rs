@@ -3,8 +3,7 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::time::Duration;
 
 use crate::child::{self, Running};
 use crate::interop::Executor;
@@ -74,24 +73,6 @@ impl Target {
             Self::Ours { machine, .. } => machine.as_ref(),
             Self::Stock { .. } => None,
         }
-    }
-}
-
-/// Waits until somebody listens on `port` of the loopback interface.
-///
-/// A probing connection would use up the one session that some executors offer, so the kernel is asked instead.
-#[must_use]
-pub fn is_listening(port: u16, limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
-    let wanted = format!("0100007F:{port:04X} 00000000:0000 0A");
-    loop {
-        if fs::read_to_string("/proc/net/tcp").is_ok_and(|table| table.contains(&wanted)) {
-            return true;
-        }
-        if Instant::now() >= deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(2));
     }
 }
 

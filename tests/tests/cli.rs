@@ -5,14 +5,17 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use graft_protocol::{ExecAddr, Header, Opcode};
 use graft_tests::child::{self, End, Outcome, Running};
 use graft_tests::interop::Executor;
 use graft_tests::programs::{Compiler, Unit};
+use graft_tests::raw::Client;
 use graft_tests::target::{self, Target};
 use graft_tests::{objects, place, tools};
 
@@ -196,14 +199,16 @@ fn the_controller_killed_in_the_middle_of_a_run() {
 }
 
 #[test]
-fn the_controller_killed_in_the_middle_of_a_message() {
+fn the_controller_gone_in_the_middle_of_a_message() {
     let (_machine, name) = booted();
-    let object = compile("code.c");
-    for moment in [30, 100, 300] {
-        let running = child::spawn(graft(&["run", "-t", &name]).arg(&object)).unwrap();
-        thread::sleep(Duration::from_millis(moment));
-        running.signal("KILL");
-        let _ = running.finish(LIMIT);
+    let path = name.strip_prefix("unix:").unwrap();
+    // A header that announces 4096 bytes, cut in the header, right behind it, and in the payload.
+    let mut message = Header::bytes(Opcode::CALL_WRAPPER, 0, ExecAddr(0x1234), 4096).to_vec();
+    message.resize(Header::SIZE + 1000, 0);
+    for sent in [1, 31, 32, 33, message.len()] {
+        let mut client = Client::on_line(UnixStream::connect(path).unwrap());
+        client.send_bytes(&message[..sent]);
+        drop(client);
         still_works(&name);
     }
 }
@@ -268,10 +273,9 @@ fn somebody_there_who_is_no_executor() {
 
 #[test]
 fn stock_controllers_come_and_go_on_a_served_machine() {
-    let port = target::free_port();
-    let address = format!("127.0.0.1:{port}");
-    let server = child::spawn(&mut graft(&["serve", "-t", "qemu", "--listen", &address])).unwrap();
-    assert!(target::is_listening(port, LIMIT), "{}", server.stderr());
+    let server = child::spawn(&mut graft(&["serve", "-t", "qemu", "--listen", "127.0.0.1:0"])).unwrap();
+    let said = server.said("at tcp:", LIMIT).unwrap();
+    let address = said.rsplit_once("tcp:").unwrap().1.to_owned();
     let jitlink = tools::llvm19("llvm-jitlink").unwrap();
     let stock = |words: &[&str], object: &Path| {
         let mut command = Command::new(&jitlink);

@@ -25,7 +25,7 @@ use graft_tests::interop::Executor;
 use graft_tests::place;
 use graft_tests::raw::{Said, bytes_of, expected, outcome};
 use graft_tests::rig::{CODE, Load, PAGE, Rig, group, on_each_executor, segment};
-use graft_tests::target::{self, Target};
+use graft_tests::target::Target;
 
 /// An address no executor gives out.
 const NOWHERE: ExecAddr = ExecAddr(0x6660_0000_0000);
@@ -65,10 +65,10 @@ fn line_1_only_the_user_reaches_a_machine_that_stays() {
 
 #[test]
 fn line_1_the_hosted_executor_takes_one_connection_where_it_was_told_to() {
-    let address = ("127.0.0.1", target::free_port());
     let mut command = Command::new(&place::graft().unwrap().hosted);
-    let executor = child::spawn(command.arg(format!("listen={}:{}", address.0, address.1))).unwrap();
-    assert!(target::is_listening(address.1, Duration::from_secs(20)));
+    let executor = child::spawn(command.arg("listen=127.0.0.1:0")).unwrap();
+    let said = executor.said("listening on ", Duration::from_secs(20)).unwrap();
+    let (_, address) = said.rsplit_once(' ').unwrap();
     let first = TcpStream::connect(address).unwrap();
     let mut byte = [0];
     (&first).read_exact(&mut byte).unwrap();

@@ -10,7 +10,7 @@ use super::Controller;
 use crate::child::{self, Outcome, Running};
 use crate::objects::Built;
 use crate::programs::Program;
-use crate::target::{self, Target};
+use crate::target::Target;
 use crate::{place, tools};
 
 /// How long one cell may take. The slowest ships a mebibyte over an emulated serial line: some 5 s on an idle host, and
@@ -128,27 +128,22 @@ fn joined(option: &str, path: &Path) -> OsString {
 
 /// An executor that listens for one session: the process itself, or `graft serve` in front of a machine.
 fn serving(target: &Target) -> Result<(Running, String), String> {
-    let address = format!("127.0.0.1:{}", target::free_port());
     let mut command;
-    match target {
+    let words = match target {
         Target::Ours { name, .. } if name == "hosted" => {
             command = Command::new(&place::graft()?.hosted);
-            command.arg(format!("listen={address}"));
+            command.arg("listen=127.0.0.1:0");
+            "listening on "
         }
         Target::Ours { name, .. } => {
             command = Command::new(&place::graft()?.command);
-            command.args(["serve", "-t", name, "--once", "--listen", &address]);
+            command.args(["serve", "-t", name, "--once", "--listen", "127.0.0.1:0"]);
+            "at tcp:"
         }
         Target::Stock { .. } => return Err("over TCP the stock tools never end with each other".to_owned()),
-    }
-    wait_for(child::spawn(&mut command)?, address)
-}
-
-fn wait_for(running: Running, address: String) -> Result<(Running, String), String> {
-    let port = address.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0);
-    if target::is_listening(port, Duration::from_secs(20)) {
-        return Ok((running, address));
-    }
-    let outcome = running.finish(Duration::ZERO);
-    Err(format!("nobody listens on {address}: {}: {}", outcome.end, outcome.stderr))
+    };
+    let running = child::spawn(&mut command)?;
+    let said = running.said(words, Duration::from_secs(60))?;
+    let address = said.rsplit_once(words).map_or("", |(_, address)| address).to_owned();
+    Ok((running, address))
 }

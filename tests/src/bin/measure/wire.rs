@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use graft_protocol::Header;
 use graft_tests::child::{self, End};
-use graft_tests::{objects, place, programs, target, tools};
+use graft_tests::{objects, place, programs, tools};
 
 use crate::figures::{Aim, Figure, line};
 
@@ -33,12 +33,9 @@ pub(crate) fn report() -> Result<(), String> {
 fn count(name: &str, program: &PathBuf, words: impl Fn(&str) -> Vec<String>, ours: bool) -> Result<(), String> {
     let small = programs::PROGRAMS.iter().find(|small| small.name == PROGRAM).ok_or("no such program")?;
     let built = objects::built(small)?;
-    let executor = target::free_port();
-    let mut command = Command::new(&place::graft()?.hosted);
-    let running = child::spawn(command.arg(format!("listen=127.0.0.1:{executor}")))?;
-    if !target::is_listening(executor, Duration::from_secs(20)) {
-        return Err("the hosted executor does not listen".to_owned());
-    }
+    let running = child::spawn(Command::new(&place::graft()?.hosted).arg("listen=127.0.0.1:0"))?;
+    let said = running.said("listening on ", Duration::from_secs(20))?;
+    let executor = said.rsplit_once(' ').map_or("", |(_, address)| address).to_owned();
     let relay = Relay::start(executor).map_err(|error| format!("relay: {error}"))?;
     let mut command = Command::new(program);
     let outcome = child::run(command.args(words(&relay.address)).args(&built.inputs), Duration::from_secs(60))?;
@@ -107,14 +104,14 @@ struct Relay {
 }
 
 impl Relay {
-    fn start(executor: u16) -> std::io::Result<Self> {
+    fn start(executor: String) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?.to_string();
         let traffic = Arc::new(Mutex::new(Traffic::default()));
         let counted = Arc::clone(&traffic);
         thread::spawn(move || -> std::io::Result<()> {
             let (controller, _) = listener.accept()?;
-            let executor = TcpStream::connect(("127.0.0.1", executor))?;
+            let executor = TcpStream::connect(executor)?;
             controller.set_nodelay(true)?;
             executor.set_nodelay(true)?;
             let (from, to) = (executor.try_clone()?, controller.try_clone()?);
