@@ -119,8 +119,8 @@ pub static RACES: &[Race] = &[
         controllers: JITLINKS_19,
         several_objects: true,
         // In our executor the call ends in a fault, which has no other form on the wire; LLVM's own dies of it.
-        signs: &["page fault executing", "disconnecting", "disconnected", "became defunct"],
-        why: "llvm-jitlink 19 now and then sends the call of main before an object that main calls into (seen in its \
+        signs: &["loaded code faulted", "disconnecting", "disconnected", "became defunct"],
+        why: "llvm-jitlink 19 now and then sends the call of main before an object that main needs (seen in its \
               traffic, with its own executor too); the cell was tried again",
     },
     Race {
