@@ -148,7 +148,8 @@ impl Running {
     pub fn said(&self, words: &str, limit: Duration) -> Result<String, String> {
         let deadline = Instant::now() + limit;
         loop {
-            let (all, len) = (self.stderr(), self.stderr.so_far().len());
+            let bytes = self.stderr.so_far();
+            let (all, len) = (String::from_utf8_lossy(&bytes), bytes.len());
             let whole_lines = all.rsplit_once('\n').map_or("", |(lines, _)| lines);
             if let Some(line) = whole_lines.lines().find(|line| line.contains(words)) {
                 return Ok(line.to_owned());
