@@ -74,6 +74,7 @@ fn everything(checks: &mut Checks) -> Result<(), String> {
     let lint = ["clippy", "-p", "graft-runtime", "--target", place::BARE_TARGET, "--", "-D", "warnings"];
     checks.run("lint the runtime on the bare target", place::cargo().args(lint));
     checks.tests("test", place::cargo().args(["test", "--workspace", "--no-fail-fast"]));
+    checks.table = fs::read_to_string(interop::table_file()).unwrap_or_default();
     let mut doc = place::cargo();
     checks.run("document", doc.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"));
     fuzz(checks, FUZZ_SECONDS);
@@ -134,6 +135,8 @@ struct Checks {
     passed: u64,
     failed: u64,
     lines: Vec<(String, bool, Duration)>,
+    /// The interop matrix, when it was run.
+    table: String,
 }
 
 impl Checks {
@@ -181,9 +184,7 @@ impl Checks {
     }
 
     fn sum_up(&self) -> ExitCode {
-        if let Ok(table) = fs::read_to_string(interop::table_file()) {
-            println!("{table}");
-        }
+        println!("{}", self.table);
         for (name, passed, took) in &self.lines {
             println!("{} {:>7.1} s  {name}", if *passed { "ok    " } else { "FAILED" }, took.as_secs_f64());
         }
