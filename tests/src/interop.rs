@@ -122,11 +122,16 @@ fn cell(target: &Target, executor: Executor, controller: Controller, program: &'
     if controller.is_lli() && !program.lli || !is_asked_for(program) {
         return Verdict::Absent;
     }
+    let known = known::of(executor, controller, program);
+    if let Some(known) = known.filter(|known| known.sign.is_none()) {
+        return Verdict::Known(known);
+    }
     let mut hit = None;
     let mut left = known::ATTEMPTS;
     loop {
         left -= 1;
-        let outcome = objects::built(program).and_then(|built| run::run(target, controller, program, built));
+        let outcome =
+            objects::built(program).and_then(|built| run::run(target, controller, program, built, known.is_some()));
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return Verdict::Wrong(error),
@@ -155,12 +160,13 @@ fn is_asked_for(program: &Program) -> bool {
 }
 
 fn judge(executor: Executor, controller: Controller, program: &Program, outcome: &Outcome) -> Verdict {
-    match (known::of(executor, controller, program), difference(program, outcome)) {
+    let known = known::of(executor, controller, program).and_then(|known| Some((known, known.sign?)));
+    match (known, difference(program, outcome)) {
         (None, None) => Verdict::Right,
         (None, Some(how)) => Verdict::Wrong(how),
-        (Some(known), None) => Verdict::Wrong(format!("works, though it is listed as impossible: {}", known.why)),
-        (Some(known), Some(_)) if outcome.stderr.contains(known.sign) => Verdict::Known(known),
-        (Some(known), Some(how)) => Verdict::Wrong(format!("fails, but without `{}`: {how}", known.sign)),
+        (Some((known, _)), None) => Verdict::Wrong(format!("works, though it is listed as impossible: {}", known.why)),
+        (Some((known, sign)), Some(_)) if outcome.stderr.contains(sign) => Verdict::Known(known),
+        (Some((_, sign)), Some(how)) => Verdict::Wrong(format!("fails, but without `{sign}`: {how}")),
     }
 }
 

@@ -14,8 +14,8 @@ pub struct Known {
     pub executors: &'static [Executor],
     /// The programs, by name.
     pub programs: &'static [&'static str],
-    /// What standard error must contain.
-    pub sign: &'static str,
+    /// What standard error must contain; none where the cell is left out because it ends in different ways.
+    pub sign: Option<&'static str>,
     /// Why, in one line.
     pub why: &'static str,
 }
@@ -41,28 +41,28 @@ pub static KNOWN: &[Known] = &[
         controllers: JITLINKS,
         executors: &[Stock19, Stock22],
         programs: BOUND,
-        sign: "out of range",
+        sign: Some("out of range"),
         why: "the stock executor reserves memory above 2 GiB, out of reach of the 32-bit addresses of this code model",
     },
     Known {
         controllers: &[Graft],
         executors: &[Stock19, Stock22],
         programs: BOUND,
-        sign: "below 2 GiB",
+        sign: Some("below 2 GiB"),
         why: "the same, in our own linker's words, which name the flag to compile with",
     },
     Known {
         controllers: JITLINKS,
         executors: &[],
         programs: &["data/gcc-large-pic"],
-        sign: "Unsupported x86-64 relocation type R_X86_64_PLTOFF64",
+        sign: Some("Unsupported x86-64 relocation type R_X86_64_PLTOFF64"),
         why: "llvm-jitlink has no R_X86_64_PLTOFF64, which gcc emits for -mcmodel=large -fPIC",
     },
     Known {
         controllers: JITLINKS,
         executors: &[Hosted, Microvm, Q35],
         programs: &["got/clang-no-plt"],
-        sign: "Error deserializing return value from blob in call",
+        sign: Some("Error deserializing return value from blob in call"),
         why: "llvm-jitlink relaxes `call *f@GOTPCREL(%rip)` wrongly when f lies below 4 GiB: it calls into the void, and \
               our executor survives that",
     },
@@ -70,22 +70,30 @@ pub static KNOWN: &[Known] = &[
         controllers: JITLINKS_19,
         executors: &[],
         programs: &["common/gcc", "common/clang"],
-        sign: "Unexpected definitions in module",
+        sign: Some("Unexpected definitions in module"),
         why: "llvm-jitlink 19 does not merge COMMON symbols of two objects",
     },
     Known {
         controllers: JITLINKS_19,
         executors: &[],
         programs: &["rust/core-rlib"],
-        sign: "The file was not recognized as a valid object file",
+        sign: Some("The file was not recognized as a valid object file"),
         why: "llvm-jitlink 19 refuses an archive with a member that is no object, as in every rlib",
     },
     Known {
         controllers: JITLINKS_22,
         executors: &[],
         programs: &["rust/core-rlib"],
-        sign: "does not contain a relocatable object file",
+        sign: Some("does not contain a relocatable object file"),
         why: "llvm-jitlink 22 refuses an archive with a member that is no object, as in every rlib",
+    },
+    Known {
+        controllers: JITLINKS,
+        executors: &[Microvm, Q35],
+        programs: &["rust/core"],
+        sign: None,
+        why: "left out: llvm-jitlink ships the whole of libcore, 3 MiB, and in the half minute that takes on a serial line \
+              it nearly always loses its race with itself",
     },
 ];
 

@@ -93,6 +93,7 @@ fn render(rows: &[Row]) -> String {
     for (number, race) in RACES.iter().enumerate().filter(|(number, _)| raced[*number]) {
         let _ = writeln!(out, "({}) {}", RACE_MARKS[number], race.why);
     }
-    let _ = writeln!(out, "{right} ok, {wrong} wrong, {known_cells} impossible for a stock tool as listed");
+    let _ =
+        writeln!(out, "{right} ok, {wrong} wrong, {known_cells} impossible for a stock tool, or left out, as listed");
     out
 }
