@@ -16,61 +16,54 @@ fn round_trip<'a, T: Decode<'a> + Encode>(bytes: &'a [u8]) {
 }
 
 macro_rules! rows {
-    ($bytes:expr, $pick:expr, [$($row:ident),*]) => {{
-        let mut index = 0_u8;
-        $(
-            if index == $pick {
-                round_trip::<<call::$row as Wrapper>::Args<'_>>($bytes);
-                round_trip::<<call::$row as Wrapper>::Reply<'_>>($bytes);
-            }
-            index += 1;
-        )*
-        let _ = index;
-    }};
+    ($($row:ident),* $(,)?) => {
+        &[$(|bytes| {
+            round_trip::<<call::$row as Wrapper>::Args<'_>>(bytes);
+            round_trip::<<call::$row as Wrapper>::Reply<'_>>(bytes);
+        }),*]
+    };
 }
+
+const ROWS: &[fn(&[u8])] = rows! {
+    Reserve,
+    Finalize,
+    Deallocate,
+    Initialize,
+    Deinitialize,
+    Release,
+    SharedReserve,
+    SharedInitialize,
+    SharedDeinitialize,
+    SharedRelease,
+    Open,
+    Lookup,
+    Resolve22,
+    Resolve,
+    RegisterEhFrame,
+    DeregisterEhFrame,
+    RegisterDebugObject,
+    RunAsMain,
+    RunAsVoidFunction,
+    RunAsIntFunction,
+    WriteUint8s,
+    WriteUint16s,
+    WriteUint32s,
+    WriteUint64s,
+    WritePointers,
+    WriteBuffers,
+    ReadUint8s,
+    ReadUint16s,
+    ReadUint32s,
+    ReadUint64s,
+    ReadPointers,
+    ReadBuffers,
+    ReadStrings,
+    CallMain,
+    Info,
+    ConsoleOutput
+};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&pick, bytes)) = data.split_first() else { return };
-    rows!(
-        bytes,
-        pick % 37,
-        [
-            Reserve,
-            Finalize,
-            Deallocate,
-            Initialize,
-            Deinitialize,
-            Release,
-            SharedReserve,
-            SharedInitialize,
-            SharedDeinitialize,
-            SharedRelease,
-            Open,
-            Lookup,
-            Resolve22,
-            Resolve,
-            RegisterEhFrame,
-            DeregisterEhFrame,
-            RegisterDebugObject,
-            RunAsMain,
-            RunAsVoidFunction,
-            RunAsIntFunction,
-            WriteUint8s,
-            WriteUint16s,
-            WriteUint32s,
-            WriteUint64s,
-            WritePointers,
-            WriteBuffers,
-            ReadUint8s,
-            ReadUint16s,
-            ReadUint32s,
-            ReadUint64s,
-            ReadPointers,
-            ReadBuffers,
-            ReadStrings,
-            CallMain,
-            Info,
-            ConsoleOutput
-        ]
-    );
+    ROWS[usize::from(pick) % ROWS.len()](bytes);
 });
