@@ -20,6 +20,13 @@ pub enum Need {
         /// The package that brings it.
         package: &'static str,
     },
+    /// A folder of a Debian package that brings no program.
+    Folder {
+        /// Where it is.
+        path: &'static str,
+        /// The package that brings it.
+        package: &'static str,
+    },
     /// The Rust target of the bare-metal image.
     BareTarget,
     /// A component of the pinned Rust toolchain.
@@ -50,6 +57,9 @@ pub const VERIFY: &[Need] = &[
     Need::Program { name: "clang-19", package: "clang-19" },
     Need::Program { name: "llvm-jitlink-19", package: "llvm-19" },
     Need::Program { name: "ld.lld-19", package: "lld-19" },
+    Need::Program { name: "grub-mkrescue", package: "grub-common" },
+    Need::Program { name: "xorriso", package: "xorriso" },
+    Need::Folder { path: tools::GRUB_MODULES, package: "grub-pc-bin" },
     Need::Llvm22,
 ];
 
@@ -69,6 +79,7 @@ pub fn ensure(needs: &[Need]) -> Result<(), String> {
     for need in needs {
         match *need {
             Need::Program { name, package } if tools::in_path(name).is_none() => packages.push(package),
+            Need::Folder { path, package } if !Path::new(path).is_dir() => packages.push(package),
             Need::Component { name, subcommand } if !runs(place::cargo().args([subcommand, "--version"])) => {
                 rustup(&["component", "add", name])?;
             }

@@ -43,6 +43,9 @@ pub fn packaged(name: &str, package: &str) -> Result<PathBuf, Missing> {
     in_path(name).ok_or_else(|| Missing { tool: name.to_owned(), command: command() })
 }
 
+/// GRUB's modules for a machine with a BIOS, of the Debian package `grub-pc-bin`.
+pub const GRUB_MODULES: &str = "/usr/lib/grub/i386-pc";
+
 /// A program of LLVM 19, such as `llvm-jitlink`.
 ///
 /// # Errors
