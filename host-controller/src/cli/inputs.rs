@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use graft::link::{self, Input};
+use graft::link::{self, Input, Members};
 
 /// Files and the members of thin archives among them.
 #[derive(Debug)]
@@ -15,11 +15,13 @@ struct File {
     name: String,
     bytes: Vec<u8>,
     thin: Vec<(String, Vec<u8>)>,
+    members: Members,
 }
 
 impl Files {
-    pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
-        paths.iter().map(|path| File::read(path)).collect::<anyhow::Result<_>>().map(Self)
+    /// Reads `paths`; `members` says which members of archives are linked.
+    pub(crate) fn read(paths: &[PathBuf], members: Members) -> anyhow::Result<Self> {
+        paths.iter().map(|path| File::read(path, members)).collect::<anyhow::Result<_>>().map(Self)
     }
 
     pub(crate) fn inputs(&self) -> Vec<Input<'_>> {
@@ -30,10 +32,10 @@ impl Files {
 impl File {
     fn input(&self) -> Input<'_> {
         let thin = self.thin.iter().map(|(name, bytes)| (name.clone(), bytes.as_slice())).collect();
-        Input { thin, ..Input::new(&self.name, &self.bytes) }
+        Input { thin, members: self.members, ..Input::new(&self.name, &self.bytes) }
     }
 
-    fn read(path: &Path) -> anyhow::Result<Self> {
+    fn read(path: &Path, which: Members) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let bytes = read(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -45,7 +47,7 @@ impl File {
                 Ok((member, bytes))
             })
             .collect::<anyhow::Result<_>>()?;
-        Ok(Self { name, bytes, thin })
+        Ok(Self { name, bytes, thin, members: which })
     }
 }
 

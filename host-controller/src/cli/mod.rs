@@ -11,6 +11,8 @@ mod fault;
 mod info;
 mod inputs;
 mod json;
+mod link_args;
+mod map;
 mod own_folder;
 mod report;
 mod run;
@@ -96,7 +98,10 @@ fn wants_json(words: &[String]) -> bool {
 
 fn dispatch(cli: &Cli, report: Report) -> anyhow::Result<u8> {
     match &cli.command {
-        Command::Run(args) => run::run(args, &cli.common.target()?, report),
+        Command::Run(args) => {
+            let target = if args.runs() { Some(cli.common.target()?) } else { cli.common.named()? };
+            run::run(args, target.as_ref(), report)
+        }
         Command::Serve(args) => serve::run(args, &cli.common.target()?, report),
         Command::Boot(args) => boot::run(args, &args.target(cli.common.bootable()?)?, report),
         Command::Info(args) => info::run(args, &cli.common.target()?, report),
@@ -105,12 +110,20 @@ fn dispatch(cli: &Cli, report: Report) -> anyhow::Result<u8> {
 
 impl Common {
     fn target(&self) -> anyhow::Result<Target> {
+        match self.named()? {
+            Some(target) => Ok(target),
+            None => Ok("qemu".parse()?),
+        }
+    }
+
+    /// The target that the command line or the environment names, if either does.
+    fn named(&self) -> anyhow::Result<Option<Target>> {
         if let Some(text) = &self.target {
-            return Ok(text.parse()?);
+            return Ok(Some(text.parse()?));
         }
         match std::env::var("GRAFT_TARGET") {
-            Ok(text) if !text.is_empty() => text.parse().context("GRAFT_TARGET"),
-            Ok(_) | Err(std::env::VarError::NotPresent) => Ok("qemu".parse()?),
+            Ok(text) if !text.is_empty() => text.parse().map(Some).context("GRAFT_TARGET"),
+            Ok(_) | Err(std::env::VarError::NotPresent) => Ok(None),
             Err(_) => anyhow::bail!("GRAFT_TARGET is not UTF-8; a target is {FORMS}"),
         }
     }

@@ -6,35 +6,43 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use graft::launch::{self, Ending, Finished, LaunchError};
-use graft::link::{self, Image, Layout, Unwind};
+use graft::link::{self, Externals, Image, Layout};
 use graft::memory::{Memory, Strategy};
 use graft::session::{End, Figures};
 use graft::transport::Target;
+use graft_protocol::ExecAddr;
 
 use super::attach::Attached;
 use super::console::Console;
-use super::inputs::Files;
+use super::json::Json;
+use super::link_args::{LinkArgs, address};
 use super::report::Report;
-use super::{exit, fault};
+use super::{exit, fault, link_args, map};
 
 /// What `graft run` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Objects (.o) and archives (.a, .rlib) to link
-    #[arg(required = true, value_name = "INPUT")]
-    inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    link: LinkArgs,
     /// The program's arguments, exactly as `argv` will hold them
     #[arg(last = true, value_name = "ARG")]
     args: Vec<OsString>,
-    /// The function to run, called as `main` is
-    #[arg(long, value_name = "NAME", default_value = "main")]
-    entry: String,
     /// End with code 124 when a call into the program takes longer
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Link against the target and check, but ship and run nothing
+    /// Link and check, but ship and run nothing: against the target when one is named (-t, GRAFT_TARGET), else alone, where
+    /// names left to the target are taken on trust
     #[arg(long)]
     no_exec: bool,
+    /// Where --no-exec links to when no target is named
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "0x10000000")]
+    slab_address: ExecAddr,
+    /// Show where every section, symbol, GOT slot and stub lies
+    #[arg(long)]
+    show_map: bool,
+    /// Write what was linked, with its symbols, as an ELF file at its final addresses, for gdb and objdump
+    #[arg(long, value_name = "FILE")]
+    emit_elf: Option<PathBuf>,
     /// Print the wire budget: round trips, bytes, times
     #[arg(long)]
     stats: bool,
@@ -56,6 +64,22 @@ enum Manager {
 }
 
 impl Args {
+    /// Whether a target is needed.
+    pub(super) fn runs(&self) -> bool {
+        !self.no_exec
+    }
+
+    /// Shows and writes what was asked for of the linked image.
+    fn views(&self, image: &Image<'_>, report: Report) -> anyhow::Result<()> {
+        if self.show_map {
+            map::show(image, report);
+        }
+        if let Some(path) = &self.emit_elf {
+            link_args::write(path, &image.to_elf()?)?;
+        }
+        Ok(())
+    }
+
     /// The program's arguments.
     pub(super) fn words(&self) -> Vec<&[u8]> {
         self.args.iter().map(|arg| arg.as_bytes()).collect()
@@ -79,23 +103,24 @@ struct Times {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Result<u8> {
-    let files = Files::read(&args.inputs)?;
+/// Without a target it links for itself, which only --no-exec asks for.
+pub(crate) fn run(args: &Args, target: Option<&Target>, report: Report) -> anyhow::Result<u8> {
+    let files = args.link.read()?;
     let inputs = files.inputs();
     let mut times = Times::default();
     let began = Instant::now();
     let objects = link::parse(&inputs)?;
-    let options = |page_size| link::Options {
-        entry: Some(args.entry.clone()),
-        // No executor has an unwinder that would read them.
-        unwind: Unwind::Drop,
-        page_size,
-        ..link::Options::default()
-    };
-    let expected = options(link::Options::default().page_size);
+    let expected = args.link.options(link::Options::default().page_size);
     let program = link::resolve(&objects, &expected)?;
     let layout = program.layout()?;
     times.link += began.elapsed();
+    let Some(target) = target else {
+        let image = layout.link(args.slab_address, &stand_ins(&layout, args.slab_address))?;
+        times.link = began.elapsed();
+        args.views(&image, report)?;
+        alone(&layout, &image, times.link, report);
+        return Ok(0);
+    };
 
     let console = Console::default();
     let mut attached = Attached::new(target, &console, report)?;
@@ -104,7 +129,7 @@ pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Resul
     let code = if page_size == expected.page_size {
         in_session(args, &layout, &mut attached, &console, &mut times, report)
     } else {
-        let actual = options(page_size);
+        let actual = args.link.options(page_size);
         let program = link::resolve(&objects, &actual)?;
         in_session(args, &program.layout()?, &mut attached, &console, &mut times, report)
     };
@@ -163,6 +188,11 @@ fn place_and_execute(
     let placed = launch::place(session, memory, layout)?;
     times.link += placed.link_time;
     describe(&placed.image, report);
+    if let Err(error) = args.views(&placed.image, report) {
+        let releasing = memory.abandon(placed.room)?;
+        memory.released(releasing)?;
+        return Ok(report.exit_code(Err(error)));
+    }
     if args.no_exec {
         let releasing = memory.abandon(placed.room)?;
         memory.released(releasing)?;
@@ -175,7 +205,7 @@ fn place_and_execute(
             times.run = run_time;
             // The session ends next.
             loaded.leave();
-            Ok(report_ending(ending, image, &args.entry, report))
+            Ok(report_ending(ending, image, &args.link.entry, report))
         }
         Err(error @ LaunchError::TimedOut(limit)) => {
             times.run = limit;
@@ -208,6 +238,25 @@ fn report_ending(ending: Ending, image: &Image<'_>, entry: &str, report: Report)
             code
         }
     }
+}
+
+/// An address for each name that the target would be asked for: below the image, so that all of them are in reach of it.
+fn stand_ins(layout: &Layout<'_>, base: ExecAddr) -> Externals {
+    let names = layout.externals().iter().map(|external| external.name);
+    names.zip(1_u64..).map(|(name, number)| (name, ExecAddr(base.0.wrapping_sub(16 * number)))).collect()
+}
+
+/// What came of linking without a target.
+fn alone(layout: &Layout<'_>, image: &Image<'_>, took: Duration, report: Report) {
+    let names: Vec<_> = layout.externals().iter().map(|external| external.name).collect();
+    let left = if names.is_empty() { String::from("nothing") } else { names.join(", ") };
+    let text = format!("linked at {} in {:.3} ms; left to the target: {left}", image.range(), took.as_secs_f64() * 1e3);
+    let fields = vec![
+        ("range", image.range().to_string().into()),
+        ("link_ms", (took.as_secs_f64() * 1e3).into()),
+        ("externals", Json::List(names.into_iter().map(Json::from).collect())),
+    ];
+    report.event("linked", fields, &text);
 }
 
 fn describe(image: &Image<'_>, report: Report) {

@@ -264,3 +264,14 @@ fn not_searched(skipped: &[String]) -> String {
 fn hex(value: i64) -> String {
     if value < 0 { format!("-{:#x}", value.unsigned_abs()) } else { format!("{value:#x}") }
 }
+
+/// Why an image cannot be written as an ELF file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the linked image does not fit an ELF file: {0}")]
+pub struct WriteError(pub(crate) String);
+
+impl From<object::write::Error> for WriteError {
+    fn from(error: object::write::Error) -> Self {
+        Self(error.to_string())
+    }
+}

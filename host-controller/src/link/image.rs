@@ -2,7 +2,8 @@
 
 use graft_protocol::{AllocGroup, ExecAddr, ExecRange};
 
-use super::layout::{Layout, Location};
+use super::layout::{Layout, Location, NOWHERE, STUB_SIZE};
+use super::name::printable;
 use super::parse::{Position, Role, SymbolKind};
 use super::resolve::{Definition, SectionId, State, Target};
 
@@ -161,6 +162,31 @@ impl<'l> Image<'l> {
             name: section.name,
             range: range(self.address(Target::Section(id, 0)), section.size),
         })
+    }
+
+    /// The slots of the GOT that are in use, by address: what each holds the address of.
+    #[must_use]
+    pub fn got_slots(&self) -> Vec<(String, ExecAddr)> {
+        let program = self.layout.program;
+        let used = program.slots.iter().zip(&self.layout.slots).filter(|(_, offset)| **offset != NOWHERE);
+        used.map(|(slot, offset)| {
+            let name = match slot.target {
+                Target::Section(id, value) => format!("{}+{value:#x}", printable(program.section(id).name)),
+                Target::Absolute(address) => format!("{address:#x}"),
+                Target::Global(id) => printable(program.globals[id.0].name),
+            };
+            (name, ExecAddr(self.base.0.wrapping_add(*offset)))
+        })
+        .collect()
+    }
+
+    /// The stubs, by address: which function each jumps to.
+    #[must_use]
+    pub fn stubs(&self) -> Vec<(String, ExecAddr)> {
+        let program = self.layout.program;
+        let start = self.base.0.wrapping_add(self.layout.stubs);
+        let addresses = (start..).step_by(STUB_SIZE.try_into().unwrap_or(usize::MAX)).map(ExecAddr);
+        program.stubs.iter().map(|id| printable(program.globals[id.0].name)).zip(addresses).collect()
     }
 
     /// Where the GOT lies.

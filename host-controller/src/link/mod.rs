@@ -17,6 +17,7 @@
 mod error;
 mod image;
 mod layout;
+mod linked_elf;
 mod name;
 mod parse;
 mod reloc;
@@ -29,10 +30,11 @@ use graft_protocol::ExecAddr;
 
 pub use error::{
     ArchiveFault, Duplicate, LayoutError, LinkError, ObjectFault, OutOfRange, ParseError, Place, RelocateError,
-    RelocationFault, ResolveError, SectionFault, Undefined,
+    RelocationFault, ResolveError, SectionFault, Undefined, WriteError,
 };
 pub use image::{Image, Initializer, PlacedSection, Segment, Symbol};
 pub use layout::{Externals, Layout, SegmentShape};
+pub use name::printable;
 pub use parse::{Objects, parse, thin_members};
 pub use resolve::{External, Program, resolve};
 
@@ -101,6 +103,9 @@ pub struct Options {
     pub page_size: u64,
     /// Symbols with an address of their own, as if an object defined them.
     pub absolute: Vec<(String, ExecAddr)>,
+    /// Names that stand for whatever another name stands for: `(alias, other)`. An object that defines the alias defines
+    /// the other.
+    pub aliases: Vec<(String, String)>,
 }
 
 impl Default for Options {
@@ -112,6 +117,7 @@ impl Default for Options {
             unwind: Unwind::default(),
             page_size: 4096,
             absolute: Vec::new(),
+            aliases: Vec::new(),
         }
     }
 }

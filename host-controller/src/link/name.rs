@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 const SHOWN_BYTES: usize = 512;
 
 /// The printable form of `name`: control characters and invalid UTF-8 escaped, the middle of a huge name left out.
-pub(crate) fn printable(name: &[u8]) -> String {
+#[must_use]
+pub fn printable(name: &[u8]) -> String {
     if name.is_empty() {
         return "(no name)".to_owned();
     }

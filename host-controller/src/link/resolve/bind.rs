@@ -68,6 +68,13 @@ struct Binder<'p, 'o> {
 impl<'o> Binder<'_, 'o> {
     fn add_options(&mut self) {
         let options = self.program.options;
+        for (alias, other) in &options.aliases {
+            let id = self.intern(other.as_bytes());
+            // What stood for the alias so far, as the other of an alias before, goes along.
+            if let Some(former) = self.program.names.insert(alias.as_bytes(), id) {
+                self.program.names.values_mut().filter(|stands| **stands == former).for_each(|stands| *stands = id);
+            }
+        }
         for (name, addr) in &options.absolute {
             let id = self.intern(name.as_bytes());
             let definition = Definition::Absolute(addr.0);

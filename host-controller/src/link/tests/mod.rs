@@ -7,6 +7,7 @@ mod input;
 mod relocations;
 mod sections;
 mod symbols;
+mod views;
 
 use graft_protocol::ExecAddr;
 

@@ -8,7 +8,7 @@ use crate::link::{Collect, Input, LinkError, Options, RelocateError};
 use graft_protocol::ExecAddr;
 
 /// An object whose `main` has a pointer to each of `names` behind it, at `main + 8 * n`.
-fn pointers(names: &[&str]) -> Elf {
+pub(super) fn pointers(names: &[&str]) -> Elf {
     let mut elf = Elf::default();
     let text = elf.section(".text", EXEC, &vec![0xc3; 8 * (names.len() + 1)]);
     elf.symbol("main", text, 0);
@@ -19,7 +19,7 @@ fn pointers(names: &[&str]) -> Elf {
     elf
 }
 
-fn definition(name: &str, content: &[u8]) -> Elf {
+pub(super) fn definition(name: &str, content: &[u8]) -> Elf {
     let mut elf = Elf::default();
     let data = elf.section(".data", WRITE, content);
     elf.symbol(name, data, 0);
