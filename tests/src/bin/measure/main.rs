@@ -1,9 +1,11 @@
-//! `cargo measure`: prints what Graft costs, as medians with their noise, beside stock tools in the same run.
+//! `cargo measure`: prints what Graft costs, as medians with their noise, beside stock tools in the same run;
+//! `cargo measure linkers` does so for links of large sets.
 
 mod boot;
 mod chain;
 mod connect;
 mod figures;
+mod linkers;
 mod wire;
 
 use std::process::ExitCode;
@@ -13,6 +15,15 @@ use graft_tests::{install, place};
 use crate::figures::{Aim, Figure, line};
 
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let report = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => report,
+        ["linkers"] => linkers::report,
+        _ => {
+            eprintln!("usage: cargo measure [linkers]");
+            return ExitCode::from(2);
+        }
+    };
     match install::ensure(install::VERIFY).and_then(|()| report()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
