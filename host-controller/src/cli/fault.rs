@@ -1,7 +1,7 @@
 //! A fault of the program, in the program's own names.
 
-use graft::link::{Image, Symbol};
-use graft_protocol::{ExecAddr, ExecRange, Fault};
+use graft::link::{Image, Symbol, printable};
+use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
 
 use super::json::Json;
 
@@ -23,7 +23,7 @@ impl<'f> Located<'f> {
     pub(crate) fn describe(&self) -> String {
         let &Self { fault, program, .. } = self;
         let mut text = fault.to_string();
-        match self.place(fault.ip) {
+        match self.code_place() {
             Some(place) => text.push_str(&format!(" in {place}")),
             None if program.contains(fault.ip) => {}
             None => text.push_str(", outside the program"),
@@ -50,23 +50,39 @@ impl<'f> Located<'f> {
             ("code", fault.code.into()),
             ("exit_code", exit_code.into()),
         ];
-        if let Some(place) = self.place(fault.ip) {
+        if let Some(place) = self.code_place() {
             fields.push(("symbol", place.into()));
         }
         fields
     }
 
+    /// Where the instruction is. A call of `abort` is named by the address it would return to, which no longer belongs to
+    /// the function when the call is the last thing in it.
+    fn code_place(&self) -> Option<String> {
+        let ip = self.fault.ip;
+        let inside = if self.fault.kind == FaultKind::ABORT { ExecAddr(ip.0.saturating_sub(1)) } else { ip };
+        self.place_of(ip, inside)
+    }
+
     /// A place in the program: `symbol+0x10 (file.o)`.
     fn place(&self, addr: ExecAddr) -> Option<String> {
-        if !self.program.contains(addr) {
+        self.place_of(addr, addr)
+    }
+
+    /// `addr` as a distance from the symbol that has `inside`.
+    fn place_of(&self, addr: ExecAddr, inside: ExecAddr) -> Option<String> {
+        if !self.program.contains(inside) {
             return None;
         }
-        let before = self.symbols.iter().take_while(|symbol| symbol.range.start() <= addr);
-        // The innermost that says it reaches so far; else the nearest before, which may state no size (assembler labels).
-        let inside = before.clone().filter(|symbol| symbol.range.contains(addr)).last();
-        let symbol = inside.or_else(|| before.filter(|symbol| symbol.range.is_empty()).last())?;
+        let before = self.symbols.iter().take_while(|symbol| symbol.range.start() <= inside);
+        // A function that reaches so far; else the innermost of anything that does; else the nearest before that states
+        // no size, as assembler code has them, but not a label that compilers make for themselves.
+        let reaches = before.clone().filter(|symbol| symbol.range.contains(inside));
+        let sizeless = before.filter(|symbol| symbol.range.is_empty() && !symbol.name.starts_with(b".L"));
+        let function = reaches.clone().filter(|symbol| symbol.function).last();
+        let symbol = function.or_else(|| reaches.last()).or_else(|| sizeless.last())?;
         let offset = addr.checked_offset_from(symbol.range.start())?;
-        let name = String::from_utf8_lossy(symbol.name);
+        let name = printable(symbol.name);
         let plus = if offset == 0 { String::new() } else { format!("+{offset:#x}") };
         Some(format!("{name}{plus} ({})", symbol.file))
     }

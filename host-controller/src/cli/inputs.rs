@@ -52,5 +52,17 @@ impl File {
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))
+    fs::read(path).map_err(|error| {
+        let advice = meant_for_the_program(path);
+        anyhow::anyhow!("cannot read `{}`: {error}{advice}", path.display())
+    })
+}
+
+/// The advice for an input that is not there and looks like an argument of the program.
+fn meant_for_the_program(path: &Path) -> &'static str {
+    let looks_like_a_file = path.extension().is_some() || path.components().count() > 1;
+    if looks_like_a_file || path.exists() {
+        return "";
+    }
+    "; the program's own arguments follow `--`"
 }

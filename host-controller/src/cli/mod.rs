@@ -8,6 +8,7 @@ mod boot;
 mod console;
 mod exit;
 mod fault;
+mod help;
 mod info;
 mod inputs;
 mod json;
@@ -29,7 +30,7 @@ use self::report::Report;
 
 /// Link objects, ship them to an executor, run them.
 #[derive(Debug, Parser)]
-#[command(name = "graft", version, after_help = exit::HELP, disable_help_subcommand = true)]
+#[command(name = "graft", version, after_help = help::GENERAL.as_str(), disable_help_subcommand = true)]
 struct Cli {
     #[command(flatten)]
     common: Common,
@@ -55,6 +56,7 @@ struct Common {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Link, ship, run `main` (or --entry); exit with its code
+    #[command(after_help = help::RUN.as_str())]
     Run(run::Args),
     /// Give an LLVM controller a target
     Serve(serve::Args),

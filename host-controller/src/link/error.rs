@@ -164,7 +164,7 @@ pub enum LayoutError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RelocateError {
     /// Symbols that neither the program nor the executor defines.
-    #[error("{}{}", lines(.symbols), not_searched(.skipped))]
+    #[error("{}{}{}", lines(.symbols), not_searched(.skipped), advice(.symbols))]
     Undefined {
         /// The symbols.
         symbols: Vec<Undefined>,
@@ -259,6 +259,36 @@ fn lines<T: fmt::Display>(items: &[T]) -> String {
 fn not_searched(skipped: &[String]) -> String {
     if skipped.is_empty() { String::new() } else { format!("\nnot searched:\n{}", lines(skipped)) }
 }
+
+/// What to do about symbols that tell what they belong to.
+fn advice(symbols: &[Undefined]) -> String {
+    const CXX: [&str; 4] = ["__cxa_", "__gxx_", "_ZSt", "_ZTVN10__cxxabiv"];
+    const UNWIND: [&str; 3] = ["_Unwind_", "rust_eh_personality", "__gcc_personality"];
+    let begins = |with: &[&str]| symbols.iter().any(|symbol| with.iter().any(|with| symbol.name.starts_with(with)));
+    let mut text = String::new();
+    if begins(&UNWIND) {
+        text.push_str("\nnote: nothing unwinds stacks here: compile with -fno-exceptions, or Rust with -C panic=abort");
+    }
+    if begins(&CXX) {
+        text.push_str("\nnote: there is no C++ runtime here: link one, or compile with -fno-exceptions -fno-rtti");
+    }
+    if symbols.iter().any(|symbol| LIBC.contains(&symbol.name.as_str())) {
+        text.push_str(
+            "\nnote: there is no C library on the target beyond what `graft run --help` lists: link one as an archive",
+        );
+    }
+    text
+}
+
+/// What programs most often want of a C library.
+#[rustfmt::skip] // a list of words
+const LIBC: &[&str] = &[
+    "__assert_fail", "__errno_location", "__printf_chk", "__stack_chk_fail", "atexit", "atoi", "errno", "fclose", "fflush",
+    "fopen", "fprintf", "fputs", "fread", "fwrite", "getchar", "getenv", "memchr", "open", "perror", "printf", "qsort",
+    "rand", "read", "scanf", "sleep", "snprintf", "sprintf", "stderr", "stdin", "stdout", "strcat", "strchr", "strcmp",
+    "strcpy", "strdup", "strerror", "strncmp", "strncpy", "strrchr", "strstr", "strtol", "strtoul", "time", "usleep",
+    "vprintf", "write",
+];
 
 /// Signed hexadecimal, the sign before the prefix.
 fn hex(value: i64) -> String {

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::session::{Options, Wire};
 
-pub use parse::{FORMS, TargetError};
+pub use parse::{FORMS, QEMU_KEYS, TargetError};
 pub use qemu::QemuTarget;
 pub use side::SideChannels;
 pub use unix::LONGEST_SOCKET_PATH;

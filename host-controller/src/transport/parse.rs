@@ -13,7 +13,8 @@ use super::{QemuTarget, Target};
 pub const FORMS: &str =
     "hosted | qemu[:KEY=VALUE,...] | tcp:HOST:PORT | unix:PATH | serial:DEVICE[@BAUD] | exec:PROGRAM";
 
-const QEMU_KEYS: &str = "machine=microvm|q35, mem=MIB, cpu=MODEL, accel=tcg|kvm, image=PATH";
+/// The settings of a QEMU target, for help texts.
+pub const QEMU_KEYS: &str = "machine=microvm|q35, mem=MIB, cpu=MODEL, accel=tcg|kvm, image=PATH";
 /// With less, the image is outside of the memory. With more, its own boot check says what is missing.
 const LEAST_MEMORY_MIB: u32 = 2;
 const DEFAULT_BAUD: u32 = 115_200;
