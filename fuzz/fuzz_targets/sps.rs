@@ -59,6 +59,7 @@ const ROWS: &[fn(&[u8])] = rows! {
     ReadBuffers,
     ReadStrings,
     CallMain,
+    TimeLimit,
     Info,
     ConsoleOutput
 };

@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use graft_protocol::call::{CallMain, ConsoleOutput, Lookup, Open, Resolve, Resolve22, RunAsMain, RunAsVoidFunction};
+use graft_protocol::call::{
+    CallMain, ConsoleOutput, Lookup, Open, Resolve, Resolve22, RunAsMain, RunAsVoidFunction, TimeLimit,
+};
 use graft_protocol::{
     Blob, CallMainArgs, CallOutcome, ExecAddr, Fault, Instance, LookupArgs, OpenArgs, ResolveArgs, RunMainArgs, Seq,
     SymbolQuery, Text, Wrapper, WrapperId,
@@ -189,7 +191,7 @@ pub fn execute(
     limit: Option<Duration>,
 ) -> Result<Finished, LaunchError> {
     let args: Vec<_> = args.iter().map(|arg| Text(arg)).collect();
-    let runner = Runner { caller, args: &args, limit };
+    let runner = Runner { caller, args: &args, limit, patience: patience(caller, limit)? };
     let Some(entry) = image.entry else {
         let releasing = memory.abandon(room)?;
         memory.released(releasing)?;
@@ -223,11 +225,27 @@ pub fn execute(
     }
 }
 
+/// How much longer than its limit a call may stay unanswered when the executor itself ends it in time.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long to wait for a call that is limited to `limit`. An executor of ours is told of the limit and keeps it.
+fn patience(caller: &Caller, limit: Option<Duration>) -> Result<Option<Duration>, CallError> {
+    let Some(limit) = limit else { return Ok(None) };
+    if caller.peer().wrapper(WrapperId::TimeLimit).is_none() {
+        return Ok(Some(limit));
+    }
+    // Nobody waits for the answer: without a timer over there the wait here ends the run.
+    drop(caller.start::<TimeLimit>(&u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))?);
+    Ok(limit.checked_add(GRACE))
+}
+
 /// Makes calls into a program.
 struct Runner<'r> {
     caller: &'r Caller,
     args: &'r [Text<'r>],
     limit: Option<Duration>,
+    /// How long a call is waited for.
+    patience: Option<Duration>,
 }
 
 impl Runner<'_> {
@@ -236,7 +254,7 @@ impl Runner<'_> {
     }
 
     fn wait<W: Wrapper>(&self, pending: Pending<W>) -> Result<Reply<W>, LaunchError> {
-        let deadline = self.limit.and_then(|limit| Instant::now().checked_add(limit));
+        let deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
         pending.wait_until(deadline).map_err(|error| match (error, self.limit) {
             (CallError::TimedOut { .. }, Some(limit)) => LaunchError::TimedOut(limit),
             (error, _) => LaunchError::Call(error),

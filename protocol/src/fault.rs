@@ -63,6 +63,8 @@ impl FaultKind {
     pub const STACK_OVERFLOW: Self = Self(34);
     /// A reserved page was touched when no frame was left.
     pub const OUT_OF_MEMORY: Self = Self(35);
+    /// The call took longer than its time limit.
+    pub const TIMED_OUT: Self = Self(36);
 
     /// The kind in words, lower case.
     #[must_use]
@@ -91,6 +93,7 @@ impl FaultKind {
             Self::ABORT => "abort",
             Self::STACK_OVERFLOW => "stack overflow",
             Self::OUT_OF_MEMORY => "out of memory",
+            Self::TIMED_OUT => "time limit exceeded",
             _ => "unknown fault",
         }
     }

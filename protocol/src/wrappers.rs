@@ -233,6 +233,11 @@ wrappers! { 'a:
     CallMain(CallMainArgs<'a>) -> CallOutcome<'a> {
         Dialects::GRAFT => "graft_call_main_wrapper",
     }
+    /// Limits each later call into loaded code to so many nanoseconds, 0 for no limit, until the end of the session. The
+    /// answer is the limit in force: 0 where the machine has no timer for it.
+    TimeLimit(u64) -> u64 {
+        Dialects::GRAFT => "graft_time_limit_wrapper",
+    }
     /// Describes the executor and its machine.
     Info(Void) -> InfoReply<'a> {
         Dialects::GRAFT => "graft_info_wrapper",

@@ -120,6 +120,13 @@ pub trait Platform {
     /// How many calls into loaded code may be on the stack at once.
     fn max_depth(&self) -> usize;
 
+    /// Ends each later call into loaded code that takes longer than `limit_ns` nanoseconds, with the fault
+    /// [`graft_protocol::FaultKind::TIMED_OUT`]; `None` for no limit. Returns the limit in force.
+    fn limit_time(&self, limit_ns: Option<u64>) -> Option<u64> {
+        let _ = limit_ns;
+        None
+    }
+
     /// Gives back what calls into loaded code left behind, such as the frames of their stacks; no call is active.
     fn trim(&self) {}
 

@@ -153,6 +153,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         };
         self.release_everything();
         self.platform.trim();
+        self.platform.limit_time(None);
         self.channel.count_session();
         self.note(format_args!("session ended: {end}"));
         if end.lost_the_boundaries() {

@@ -32,6 +32,8 @@ struct Checkpoint {
     /// What the call returned, when `fault` is none.
     result: ReturnPair,
     fault: Option<Fault>,
+    /// The fault to end the call with as soon as the stack is no longer lent.
+    due: Option<Fault>,
 }
 
 /// The innermost checkpoint, or null while no loaded code runs.
@@ -67,7 +69,7 @@ pub struct Resume {
 #[must_use = "the fault, if any, is the only trace of how the call ended"]
 pub unsafe fn call(stack_top: u64, entry: u64, args: [u64; 4]) -> Result<ReturnPair, Fault> {
     let mut checkpoint =
-        Checkpoint { sp: 0, outer: INNERMOST.load(Ordering::Relaxed), lent: 0, result: [0; 2], fault: None };
+        Checkpoint { sp: 0, outer: INNERMOST.load(Ordering::Relaxed), lent: 0, result: [0; 2], fault: None, due: None };
     // SAFETY: `checkpoint` and `args` outlive the call; the entry and its stack are the caller's promise. `enter` puts
     // the callee-saved registers back on every way out, so to the compiler it is an ordinary call.
     unsafe { enter(&raw mut checkpoint, stack_top, entry, &raw const args) };
@@ -114,6 +116,25 @@ pub unsafe fn recover(fault: Fault) -> Option<Resume> {
     let ip: unsafe extern "C" fn() -> ! = resume;
     // SAFETY: as above.
     Some(Resume { ip: ip as usize as u64, sp: unsafe { (*checkpoint).sp } })
+}
+
+/// As [`recover`], for an interruption that is nobody's fault: while the runtime works for the loaded code, the call ends
+/// when that work is done. `None` means to go on; without a call there is nothing to end.
+///
+/// # Safety
+/// As for [`recover`].
+#[must_use = "the interrupted context must go on at the place returned"]
+pub unsafe fn recover_when_possible(fault: Fault) -> Option<Resume> {
+    let checkpoint = INNERMOST.load(Ordering::Relaxed);
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
+    if !checkpoint.is_null() && unsafe { (*checkpoint).lent } != 0 {
+        // SAFETY: as above.
+        let due = unsafe { &raw mut (*checkpoint).due };
+        // SAFETY: as above. The work that is interrupted here reads it only when it is done.
+        unsafe { due.write_volatile(Some(fault)) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { recover(fault) }
 }
 
 /// Ends the innermost call from inside, with a value or with a fault, as `exit` and `abort` do.
@@ -182,6 +203,13 @@ pub unsafe fn on_runtime_stack(f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
     // SAFETY: the runtime's stack is idle below the checkpoint until the innermost call ends, and `lent` keeps others off
     // it. `f` returns with every call made inside it over, so that this checkpoint is the innermost again.
     unsafe { switch_stack(checkpoint, f, arg) };
+    // SAFETY: it is the innermost again, of a `call` that is suspended.
+    let due = unsafe { &raw mut (*checkpoint).due };
+    // SAFETY: as above. A trap handler may have written it meanwhile.
+    if let Some(fault) = unsafe { due.read_volatile() } {
+        // SAFETY: on the stack of the loaded code, where by the rule of `recover` no frame owns or locks anything.
+        unsafe { abandon(Err(fault)) }
+    }
 }
 
 /// Saves the caller, makes `checkpoint` the innermost, and calls `entry` on the other stack.

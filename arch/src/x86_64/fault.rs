@@ -18,6 +18,8 @@ pub struct Trap {
 }
 
 impl Trap {
+    /// The vector of non-maskable interrupts.
+    pub const NMI: u8 = FaultKind::NMI.0;
     /// The vector of page faults.
     pub const PAGE_FAULT: u8 = FaultKind::PAGE_FAULT.0;
 
@@ -43,6 +45,12 @@ impl Trap {
             }
         }
         fault
+    }
+
+    /// The end of code whose time was up when it was interrupted.
+    #[must_use]
+    pub fn timed_out(self) -> Fault {
+        Fault { kind: FaultKind::TIMED_OUT, code: 0, ..self.classify(None) }
     }
 
     /// The fault of code that touched a reserved page when no frame was left for it.

@@ -45,6 +45,7 @@ pub(crate) const fn of_fault(kind: FaultKind) -> u8 {
     const SIGKILL: u8 = 9;
     const SIGSEGV: u8 = 11;
     let signal = match kind {
+        FaultKind::TIMED_OUT => return TIMED_OUT,
         FaultKind::INVALID_OPCODE => SIGILL,
         FaultKind::BREAKPOINT | FaultKind::DEBUG => SIGTRAP,
         FaultKind::ABORT => SIGABRT,

@@ -10,7 +10,7 @@ use graft::link::{self, Externals, Image, Layout};
 use graft::memory::{Memory, Strategy};
 use graft::session::{End, Figures};
 use graft::transport::Target;
-use graft_protocol::ExecAddr;
+use graft_protocol::{ExecAddr, Fault, FaultKind};
 
 use super::attach::Attached;
 use super::console::Console;
@@ -205,16 +205,24 @@ fn place_and_execute(
             times.run = run_time;
             // The session ends next.
             loaded.leave();
+            if let (Ending::Faulted(Fault { kind: FaultKind::TIMED_OUT, .. }), Some(limit)) = (ending, args.timeout) {
+                report_time_out(limit, report);
+            }
             Ok(report_ending(ending, image, &args.link.entry, report))
         }
-        Err(error @ LaunchError::TimedOut(limit)) => {
+        Err(LaunchError::TimedOut(limit)) => {
+            // The executor did not end it either.
             times.run = limit;
-            let fields = vec![("limit_s", limit.as_secs_f64().into()), ("exit_code", exit::TIMED_OUT.into())];
-            report.event("timeout", fields, &error.to_string());
+            report_time_out(limit, report);
             Ok(exit::TIMED_OUT)
         }
         Err(error) => Err(error),
     }
+}
+
+fn report_time_out(limit: Duration, report: Report) {
+    let fields = vec![("limit_s", limit.as_secs_f64().into()), ("exit_code", exit::TIMED_OUT.into())];
+    report.event("timeout", fields, &LaunchError::TimedOut(limit).to_string());
 }
 
 fn report_ending(ending: Ending, image: &Image<'_>, entry: &str, report: Report) -> u8 {

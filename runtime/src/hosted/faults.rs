@@ -6,8 +6,10 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use graft_arch::machine::checkpoint;
+use graft_arch::machine::checkpoint::{self, Resume};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
+
+use super::deadline;
 
 /// The signals that processor exceptions become, and the one the C library's `abort` raises.
 const SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
@@ -20,6 +22,8 @@ const STRAY_FLAGS: i64 = 0x100 | 0x400 | 0x4000 | 0x4_0000;
 
 static GUARD: Span = Span::new();
 static RUNTIME_STACK: Span = Span::new();
+/// Where programs lie.
+static RESERVABLE: [Span; 4] = [const { Span::new() }; 4];
 
 /// A range that handlers read. The program has one thread, and no fault happens between its two stores.
 struct Span(AtomicU64, AtomicU64);
@@ -40,6 +44,14 @@ impl Span {
     }
 }
 
+/// A signal handler.
+type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// Notes where programs may lie.
+pub(crate) fn set_reservable(ranges: &[ExecRange]) {
+    RESERVABLE.iter().zip(ranges).for_each(|(span, range)| span.set(*range));
+}
+
 /// Makes `guard` the guard of the stack loaded code runs on; returns the one before.
 pub(crate) fn set_guard(guard: ExecRange) -> ExecRange {
     let before = GUARD.range();
@@ -54,12 +66,13 @@ pub(crate) fn install() -> io::Result<()> {
     let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
     // SAFETY: the memory is never freed, and handlers alone use it.
     check(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) })?;
-    for signal in SIGNALS {
-        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = handle;
+    let faults = SIGNALS.map(|signal| (signal, handle as Handler));
+    for (signal, handler) in faults.into_iter().chain([(deadline::SIGNAL, time_is_up as Handler)]) {
         // SAFETY: all zeroes is a value of this C structure: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // A system call that the timer interrupts goes on.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
         // SAFETY: the handler has the signature SA_SIGINFO asks for, and only does what a handler may.
         check(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })?;
     }
@@ -89,6 +102,27 @@ fn own_stack() -> io::Result<ExecRange> {
     Ok(ExecRange::from_len(ExecAddr(start.addr() as u64), size as u64).unwrap_or_default())
 }
 
+/// The timer's signal: ends the call where nothing that is interrupted could hold a lock.
+extern "C" fn time_is_up(_: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    if !deadline::is_over() {
+        return;
+    }
+    // SAFETY: with SA_SIGINFO the third argument is the interrupted context, ours until the handler returns.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    let registers = &mut context.uc_mcontext.gregs;
+    let at = |register| ExecAddr(get(registers, register).cast_unsigned());
+    let (ip, sp) = (at(libc::REG_RIP), at(libc::REG_RSP));
+    let fault = Fault { kind: FaultKind::TIMED_OUT, ip, sp, address: ExecAddr::NULL, code: 0 };
+    let in_runtime = RUNTIME_STACK.range().contains(sp);
+    if !in_runtime && !RESERVABLE.iter().any(|span| span.range().contains(ip)) {
+        return;
+    }
+    // SAFETY: the program's own instruction, or the runtime at work for it, which comes to its end first.
+    if let Some(resume) = unsafe { checkpoint::recover_when_possible(fault) } {
+        go_on_at(registers, resume);
+    }
+}
+
 extern "C" fn handle(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the third argument is the interrupted context, ours until the handler returns.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
@@ -102,17 +136,19 @@ extern "C" fn handle(signal: i32, _info: *mut libc::siginfo_t, context: *mut lib
         unsafe { checkpoint::recover(fault) }
     };
     match resume {
-        Some(resume) => {
-            let flags = get(registers, libc::REG_EFL) & !STRAY_FLAGS;
-            set(registers, libc::REG_RIP, resume.ip.cast_signed());
-            set(registers, libc::REG_RSP, resume.sp.cast_signed());
-            set(registers, libc::REG_EFL, flags);
-        }
+        Some(resume) => go_on_at(registers, resume),
         None => {
             // SAFETY: the default action needs no handler. The fault happens again, and ends the process.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
     }
+}
+
+fn go_on_at(registers: &mut [i64], resume: Resume) {
+    let flags = get(registers, libc::REG_EFL) & !STRAY_FLAGS;
+    set(registers, libc::REG_RIP, resume.ip.cast_signed());
+    set(registers, libc::REG_RSP, resume.sp.cast_signed());
+    set(registers, libc::REG_EFL, flags);
 }
 
 fn describe(signal: i32, registers: &[i64]) -> Fault {

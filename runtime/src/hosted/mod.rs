@@ -5,6 +5,7 @@
 //!
 //! Loaded code finds the functions of [`graft_runtime::exports`] first and the C library's behind them.
 
+mod deadline;
 mod faults;
 mod libc_bridge;
 mod line;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 use graft_runtime::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair, exports};
 
 use super::memory::{Arenas, PAGE, map, map_nothing};
-use super::{faults, libc_bridge, memory};
+use super::{deadline, faults, libc_bridge, memory};
 
 /// Calls into loaded code on the stack at once. Each has a stack of its own.
 const MAX_DEPTH: usize = 16;
@@ -32,13 +33,17 @@ pub(crate) struct HostedPlatform {
     /// The whole range of each stack, guard included, made when first needed.
     stacks: Mutex<Vec<ExecRange>>,
     start: Instant,
+    /// How long a call into loaded code may take, in nanoseconds; 0 for ever.
+    limit_ns: AtomicU64,
 }
 
 impl HostedPlatform {
     /// Takes address space and signals.
     pub(crate) fn new() -> io::Result<Self> {
         faults::install()?;
-        Ok(Self { arenas: Arenas::new()?, stacks: Mutex::new(Vec::new()), start: Instant::now() })
+        let arenas = Arenas::new()?;
+        faults::set_reservable(arenas.ranges());
+        Ok(Self { arenas, stacks: Mutex::new(Vec::new()), start: Instant::now(), limit_ns: AtomicU64::new(0) })
     }
 
     /// The stack for a call with `depth` calls below it.
@@ -151,15 +156,23 @@ impl Platform for HostedPlatform {
             Entry::Wrapper { args } => [args.as_ptr().expose_provenance() as u64, args.len() as u64, 0, 0],
         };
         let before = faults::set_guard(guard(whole));
+        let limit = self.limit_ns.load(Ordering::Relaxed);
+        let outer = deadline::begin(self.start, (limit != 0).then_some(limit));
         // SAFETY: the executor checked that `at` is executable memory it initialized; if it is not a C function, its
         // faults become values. The stack was made for this depth, is aligned, and ends in a guard. One thread calls.
         let result = unsafe { checkpoint::call(top, at.0, args) };
+        deadline::end(self.start, outer);
         faults::set_guard(before);
         result
     }
 
     fn max_depth(&self) -> usize {
         MAX_DEPTH
+    }
+
+    fn limit_time(&self, limit_ns: Option<u64>) -> Option<u64> {
+        self.limit_ns.store(limit_ns.unwrap_or(0), Ordering::Relaxed);
+        limit_ns
     }
 
     fn trim(&self) {

@@ -18,6 +18,13 @@ use crate::text::TextBuf;
 type Words = heapless::String<48>;
 
 impl<P: Platform, L: Line> Executor<P, L> {
+    pub(super) fn call_time_limit(&self, args: &[u8]) -> Reply {
+        match parse::<u64>(args) {
+            Ok(limit) => Reply::of(&self.platform.limit_time((limit != 0).then_some(limit)).unwrap_or(0)),
+            Err(text) => self.no_result(format_args!("TimeLimit: {text}")),
+        }
+    }
+
     pub(super) fn call_info(&self, args: &[u8]) -> Reply {
         if let Err(text) = parse::<Void>(args) {
             return self.no_result(format_args!("Info: {text}"));

@@ -5,10 +5,10 @@
 use super::cpu;
 use super::port::Port;
 
-const TIMER_DATA: Port = Port(0x40);
-const TIMER_COMMAND: Port = Port(0x43);
+pub(super) const TIMER_DATA: Port = Port(0x40);
+pub(super) const TIMER_COMMAND: Port = Port(0x43);
 /// Ticks of the timer per second.
-const TIMER_HZ: u64 = 1_193_182;
+pub(super) const TIMER_HZ: u64 = 1_193_182;
 /// One millisecond in ticks.
 const MEASURED_TICKS: u64 = TIMER_HZ / 1000;
 /// Looks at the timer in one measurement. Each takes a microsecond or more: a hundred milliseconds at least.
@@ -49,6 +49,11 @@ impl Clock {
             }
         }
         Self { started, scale: before.unwrap_or(1 << 32), measured: before.is_some() }
+    }
+
+    /// Nanoseconds per count of the time-stamp counter, in units of 2^-32.
+    pub(super) const fn scale(&self) -> u64 {
+        self.scale
     }
 
     /// Whether the speed was measured, and is not a guess of one count per nanosecond.

@@ -67,6 +67,18 @@ pub fn apic_registers() -> Option<u64> {
     (base & (ENABLED | X2APIC) == ENABLED).then_some(base & 0x000f_ffff_ffff_f000)
 }
 
+/// The number of this processor's local APIC, whose registers are at `registers`.
+///
+/// # Safety
+/// As for [`connect_apic`].
+#[must_use]
+pub unsafe fn apic_number(registers: u64) -> u8 {
+    const NUMBER: u64 = 0x20;
+    // SAFETY: a register of the local APIC, by the caller's promise; reading it changes nothing.
+    let number = unsafe { ptr::read_volatile((registers + NUMBER) as *const u32) };
+    number.to_be_bytes()[0]
+}
+
 /// Lets the PICs' interrupts and the board's non-maskable one through the local APIC, whose registers are at `registers`.
 ///
 /// # Safety

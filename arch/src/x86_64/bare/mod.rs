@@ -10,6 +10,7 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod deadline;
 pub mod debug;
 mod entry;
 pub mod interrupts;

@@ -48,6 +48,17 @@ pub(super) static PAGE_FAULT: Stack<{ 8 * PAGE }> = Stack::new();
 pub(super) static EXCEPTION: Stack<{ 4 * PAGE }> = Stack::new();
 pub(super) static INTERRUPT: Stack<{ 4 * PAGE }> = Stack::new();
 
+/// Whether `sp` is on a stack for traps: a handler runs, or has been interrupted.
+pub(super) fn is_for_traps(sp: u64) -> bool {
+    // What is pushed first lies below the top.
+    let inside = |top: u64, bytes: usize| sp < top && top - sp <= bytes as u64;
+    inside(DOUBLE_FAULT.top(), 4 * PAGE)
+        || inside(NMI.top(), 4 * PAGE)
+        || inside(PAGE_FAULT.top(), 8 * PAGE)
+        || inside(EXCEPTION.top(), 4 * PAGE)
+        || inside(INTERRUPT.top(), 4 * PAGE)
+}
+
 /// The guard pages of all stacks.
 #[must_use]
 pub fn guards() -> [ExecRange; 6] {

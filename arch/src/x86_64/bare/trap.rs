@@ -12,7 +12,7 @@ use ::x86_64::instructions::tables::lidt;
 use ::x86_64::structures::DescriptorTablePointer;
 
 use super::segments::{CodeSelector, TrapStack};
-use super::{cpu, interrupts};
+use super::{cpu, interrupts, stacks};
 use crate::x86_64::checkpoint::Resume;
 use crate::x86_64::fault::Trap;
 
@@ -68,6 +68,12 @@ impl TrapFrame {
             sp: self.rsp,
             cr2: if self.vector == u64::from(Trap::PAGE_FAULT) { cpu::fault_address() } else { 0 },
         }
+    }
+
+    /// Whether what was interrupted is itself a trap handler, which may hold locks.
+    #[must_use]
+    pub fn is_in_handler(&self) -> bool {
+        stacks::is_for_traps(self.rsp)
     }
 
     /// Makes the interrupted code go on at `place`, with interrupts off.

@@ -159,6 +159,27 @@ fn a_fault_on_the_runtime_stack_is_the_runtimes_own() {
 }
 
 #[test]
+fn an_interruption_waits_for_the_runtime_to_finish() {
+    extern "C" fn work(done: *mut ()) {
+        // SAFETY: this is the place of a handler that interrupts the runtime; it goes on where it was.
+        let place = unsafe { recover_when_possible(fault(7)) };
+        assert_eq!(place, None);
+        // SAFETY: a flag of the test, on the stack of the loaded code.
+        unsafe { *done.cast::<u64>() = 1 };
+    }
+    extern "C" fn entry(done: u64, _: u64, _: u64, _: u64) -> u64 {
+        // SAFETY: `work` takes what it is given.
+        unsafe { on_runtime_stack(work, done as *mut ()) };
+        unreachable!("the call is over")
+    }
+    let _turn = turn();
+    let stack = Stack::new();
+    let mut done = 0_u64;
+    let ended = run(&stack, entry, [(&raw mut done) as u64, 0, 0, 0]);
+    assert_eq!((ended, done), (Err(fault(7)), 1));
+}
+
+#[test]
 fn the_stack_is_given_back_when_the_function_returns() {
     unsafe extern "C" fn nothing(_: *mut ()) {}
     extern "C" fn ask(found: u64, _: u64, _: u64, _: u64) -> u64 {

@@ -50,8 +50,11 @@ const DEVICES: u64 = 0xffff_e800_0000_0000;
 /// Where the local interrupt controller's page is mapped.
 pub(super) const APIC: ExecRange = range(DEVICES, 4096);
 
+/// Where the I/O interrupt controller's page is mapped.
+pub(super) const IO_APIC: ExecRange = range(DEVICES + 4096, 4096);
+
 // Tokens are told from addresses by being above all of them.
-const _: () = assert!(APIC.end().0 <= token::BASE);
+const _: () = assert!(IO_APIC.end().0 <= token::BASE);
 const _: () = assert!(RESERVABLE[1].end().0 <= PHYSICAL_WINDOW);
 
 /// How many calls into loaded code may be on the stack at once.

@@ -3,11 +3,11 @@
 
 use core::fmt;
 use core::ptr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use graft_arch::machine::bare::clock::Clock;
 use graft_arch::machine::bare::cpu::Features;
-use graft_arch::machine::bare::{debug, uart};
+use graft_arch::machine::bare::{deadline, debug, uart};
 use graft_arch::machine::boot_info::BootInfo;
 use graft_arch::machine::checkpoint;
 use graft_arch::machine::paging::{Frame, Mapping, NoFrames};
@@ -21,6 +21,9 @@ use crate::platform::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair};
 
 /// More than there are: the image has three parts and a few guards, and each range of memory is one.
 const MOST_MAPPINGS: usize = 96;
+
+/// How long a call into loaded code may take, in nanoseconds; 0 for ever.
+static LIMIT_NS: AtomicU64 = AtomicU64::new(0);
 
 /// The bare machine as the executor sees it.
 #[derive(Clone, Debug)]
@@ -138,9 +141,12 @@ impl Platform for BarePlatform {
             // Loaded code shares this address space, and the function promises to leave its arguments alone.
             Entry::Wrapper { args } => [args.as_ptr().addr() as u64, args.len() as u64, 0, 0],
         };
+        let limit = LIMIT_NS.load(Ordering::Relaxed);
+        let outer = deadline::begin((limit != 0).then_some(limit));
         // SAFETY: the executor checked that `at` is initialized code; the slot's stack is demand-zero, above a guard, and
         // used by no other call that is still there. One processor, one thread.
         let outcome = unsafe { checkpoint::call(slot.stack().end().0, at.0, args) };
+        deadline::end(outer);
         if outcome.is_err() {
             // An overflow leaves it full.
             release_stack(slot);
@@ -153,6 +159,12 @@ impl Platform for BarePlatform {
 
     fn max_depth(&self) -> usize {
         MOST_CALLS
+    }
+
+    fn limit_time(&self, limit_ns: Option<u64>) -> Option<u64> {
+        let limit = limit_ns.filter(|_| deadline::is_available());
+        LIMIT_NS.store(limit.unwrap_or(0), Ordering::Relaxed);
+        limit
     }
 
     fn trim(&self) {

@@ -4,7 +4,7 @@
 
 use graft_arch::machine::bare::clock::Clock;
 use graft_arch::machine::bare::cpu::{Features, NoNx};
-use graft_arch::machine::bare::{cpu, interrupts, segments, stacks, trap, uart};
+use graft_arch::machine::bare::{cpu, deadline, interrupts, segments, stacks, trap, uart};
 use graft_arch::machine::boot_info::{BootInfo, BootInfoError};
 use graft_arch::machine::paging::{Cache, Frame, MapError, NoFrames, Owner, PageSize, Tables};
 use graft_protocol::{ExecAddr, ExecRange, Prot};
@@ -97,6 +97,12 @@ unsafe fn try_start(boot: Result<BootInfo, BootInfoError>) -> Result<Machine, Mi
         unsafe { interrupts::connect_apic(layout::APIC.start().0) };
     }
     let clock = Clock::start();
+    if apic.is_some() {
+        // SAFETY: `set_up_memory` mapped the registers there.
+        let number = unsafe { interrupts::apic_number(layout::APIC.start().0) };
+        // SAFETY: as above.
+        unsafe { deadline::set_up(layout::IO_APIC.start().0, number, &clock) };
+    }
     Ok(Machine { platform: BarePlatform::new(features, clock, boot), line: SerialLine::new(clock) })
 }
 
@@ -165,6 +171,8 @@ fn build_tables(
     if let Some(start) = apic {
         let registers = PhysicalRange { start, end: start + Frame::BYTES };
         map(layout::APIC.start().0, registers, Prot::ReadWrite, Cache::Device)?;
+        let registers = PhysicalRange { start: deadline::IO_APIC, end: deadline::IO_APIC + Frame::BYTES };
+        map(layout::IO_APIC.start().0, registers, Prot::ReadWrite, Cache::Device)?;
     }
     for guard in stacks::guards() {
         let unmapped = tables.unmap(store, guard, Owner::Elsewhere);

@@ -2,6 +2,7 @@
 //! executor itself ends the machine.
 #![expect(unsafe_code, reason = "resumes at checkpoints; the symbol that the machine calls")]
 
+use graft_arch::machine::bare::deadline::{self, Nmi};
 use graft_arch::machine::bare::trap::TrapFrame;
 use graft_arch::machine::checkpoint;
 use graft_arch::machine::fault::Trap;
@@ -17,6 +18,9 @@ use super::memory::MEMORY;
 #[unsafe(no_mangle)]
 extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
     let trap = frame.trap();
+    if trap.vector == Trap::NMI && end_of_time(frame, trap) {
+        return;
+    }
     let fault = match try_fill(trap) {
         Filled::Yes => return,
         Filled::No => trap.classify(guard()),
@@ -30,6 +34,23 @@ extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
         Some(place) => frame.resume_at(place),
         None => die_of(fault),
     }
+}
+
+/// Deals with an interrupt of the timer that limits calls; `false` when it is another's.
+fn end_of_time(frame: &mut TrapFrame, trap: Trap) -> bool {
+    match deadline::on_nmi() {
+        Nmi::Foreign => return false,
+        Nmi::Early => {}
+        // A handler may hold a lock: it comes to its end first.
+        Nmi::Expired if frame.is_in_handler() => deadline::again(),
+        Nmi::Expired => {
+            // SAFETY: as for any trap: the frame goes on at the place returned.
+            if let Some(place) = unsafe { checkpoint::recover_when_possible(trap.timed_out()) } {
+                frame.resume_at(place);
+            }
+        }
+    }
+    true
 }
 
 fn die_of(fault: Fault) -> ! {
