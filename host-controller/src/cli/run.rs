@@ -49,8 +49,8 @@ pub(crate) struct Args {
     /// How memory is reserved
     #[arg(long, value_enum, default_value_t)]
     memory: Manager,
-    /// Bytes of a slab, with --memory slab
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    /// Bytes of a slab, with --memory slab; K, M and G stand for their powers of 1024
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1M")]
     slab_size: u64,
 }
 
@@ -92,6 +92,19 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(duration) if !duration.is_zero() => Ok(duration),
         _ => Err(format!("`{text}` is no time limit: more than 0 seconds, please")),
     }
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.strip_suffix(['K', 'M', 'G']) {
+        Some(digits) if text.ends_with('K') => (digits, 10),
+        Some(digits) if text.ends_with('M') => (digits, 20),
+        Some(digits) => (digits, 30),
+        None => (text, 0),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    number
+        .filter(|number| *number > 0)
+        .ok_or_else(|| format!("`{text}` is no size: a number of bytes, or with K, M or G"))
 }
 
 /// Where the time went.
@@ -307,6 +320,14 @@ fn stats(figures: &Figures, times: &Times, total: Duration, report: Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!((bytes("10"), bytes("4K"), bytes("1M"), bytes("2G")), (Ok(10), Ok(4096), Ok(1 << 20), Ok(2 << 30)));
+        for bad in ["0", "", "M", "-1", "1T", "1.5M", "99999999999G"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn time_limits_are_seconds() {
