@@ -124,3 +124,24 @@ fn the_help_lists_functions_that_are_there() {
     let outcome = graft(&["-t", "qemu", "--no-exec"], &[&object]);
     assert_eq!(outcome.end, End::Exit(0), "{}", outcome.stderr);
 }
+
+#[test]
+fn a_fault_names_the_function_as_it_is_written_and_the_instruction() {
+    let mut gxx = Command::new("g++");
+    gxx.args(["-c", "-O1"]);
+    let text = "namespace geo { struct P { int *p; __attribute__((noinline)) int area(int k) const { return p[k]; } };\n\
+                int missing(int); }\n\
+                extern \"C\" int main(int c, char **) { geo::P p{(int *)8}; return p.area(c) MORE; }\n";
+    let faulty = compile("faulty.cpp", &text.replace("MORE", ""), gxx);
+    let outcome = graft(&["-t", "hosted"], &[&faulty]);
+    assert_eq!(outcome.end, End::Exit(139), "{}", outcome.stderr);
+    for words in ["page fault reading 0x8", " in geo::P::area(int) const", "the instruction is `mov "] {
+        assert!(outcome.stderr.contains(words), "{words:?}: {}", outcome.stderr);
+    }
+    let mut gxx = Command::new("g++");
+    gxx.args(["-c", "-O1"]);
+    let wants = compile("wants.cpp", &text.replace("MORE", "+ geo::missing(c)"), gxx);
+    let outcome = graft(&["-t", "hosted"], &[&wants]);
+    assert_eq!(outcome.end, End::Exit(125), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("undefined symbol: _ZN3geo7missingEi (geo::missing(int))"), "{}", outcome.stderr);
+}

@@ -1,9 +1,13 @@
 //! A fault of the program, in the program's own names.
 
-use graft::link::{Image, Symbol, printable};
+use graft::link::{Image, Symbol, demangled, printable};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 
 use super::json::Json;
+
+/// The longest instruction, in bytes (SDM 2A §2.3.11).
+const LONGEST: usize = 15;
 
 /// A fault in a program whose symbols are known.
 #[derive(Debug)]
@@ -12,11 +16,16 @@ pub(crate) struct Located<'f> {
     program: ExecRange,
     /// In address order.
     symbols: Vec<Symbol<'f>>,
+    /// The instruction it is about, as GNU tools write it.
+    instruction: Option<String>,
 }
 
 impl<'f> Located<'f> {
     pub(crate) fn new(fault: &'f Fault, image: &Image<'f>) -> Self {
-        Self { fault, program: image.range(), symbols: image.symbols() }
+        // An abort is a call, and what follows it says nothing.
+        let known = fault.kind != FaultKind::ABORT;
+        let instruction = if known { disassembled(image.bytes_at(fault.ip, LONGEST), fault.ip) } else { None };
+        Self { fault, program: image.range(), symbols: image.symbols(), instruction }
     }
 
     /// The fault for people: what happened, where, on which address.
@@ -27,6 +36,9 @@ impl<'f> Located<'f> {
             Some(place) => text.push_str(&format!(" in {place}")),
             None if program.contains(fault.ip) => {}
             None => text.push_str(", outside the program"),
+        }
+        if let Some(instruction) = &self.instruction {
+            text.push_str(&format!("\n  the instruction is `{instruction}`"));
         }
         if !fault.address.is_null()
             && fault.address != fault.ip
@@ -50,6 +62,9 @@ impl<'f> Located<'f> {
             ("code", fault.code.into()),
             ("exit_code", exit_code.into()),
         ];
+        if let Some(instruction) = &self.instruction {
+            fields.push(("disassembly", instruction.as_str().into()));
+        }
         if let Some(place) = self.code_place() {
             fields.push(("symbol", place.into()));
         }
@@ -82,8 +97,39 @@ impl<'f> Located<'f> {
         let function = reaches.clone().filter(|symbol| symbol.function).last();
         let symbol = function.or_else(|| reaches.last()).or_else(|| sizeless.last())?;
         let offset = addr.checked_offset_from(symbol.range.start())?;
-        let name = printable(symbol.name);
+        let name = demangled(symbol.name).unwrap_or_else(|| printable(symbol.name));
         let plus = if offset == 0 { String::new() } else { format!("+{offset:#x}") };
         Some(format!("{name}{plus} ({})", symbol.file))
+    }
+}
+
+/// The instruction that `bytes` begin with, which lie at `ip`; `None` when they are none.
+fn disassembled(bytes: &[u8], ip: ExecAddr) -> Option<String> {
+    let mut decoder = Decoder::with_ip(64, bytes, ip.0, DecoderOptions::NONE);
+    if !decoder.can_decode() {
+        return None;
+    }
+    let instruction = decoder.decode();
+    if instruction.is_invalid() {
+        return None;
+    }
+    let mut text = String::new();
+    let mut formatter = GasFormatter::new();
+    formatter.options_mut().set_branch_leading_zeros(false);
+    formatter.format(&instruction, &mut text);
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_written_as_gnu_tools_do() {
+        let text = |bytes: &[u8]| disassembled(bytes, ExecAddr(0x1000));
+        assert_eq!(text(&[0x8b, 0x04, 0x25, 8, 0, 0, 0]).as_deref(), Some("mov 8,%eax"));
+        assert_eq!(text(&[0x0f, 0x0b]).as_deref(), Some("ud2"));
+        assert_eq!(text(&[0xeb, 0xfe]).as_deref(), Some("jmp 0x1000"));
+        assert_eq!((text(&[]), text(&[0x06]), text(&[0x0f])), (None, None, None));
     }
 }

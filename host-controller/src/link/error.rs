@@ -5,6 +5,8 @@ use std::fmt;
 use graft_protocol::ExecAddr;
 use thiserror::Error;
 
+use super::name::demangled;
+
 pub use super::parse::{ArchiveFault, ObjectFault};
 pub use super::resolve::{RelocationFault, SectionFault};
 
@@ -120,7 +122,11 @@ pub struct Duplicate {
 
 impl fmt::Display for Duplicate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "duplicate symbol: {}\n  defined in {}\n  defined in {}", self.name, self.first, self.second)
+        write!(f, "duplicate symbol: {}", self.name)?;
+        if let Some(written) = demangled(self.name.as_bytes()) {
+            write!(f, " ({written})")?;
+        }
+        write!(f, "\n  defined in {}\n  defined in {}", self.first, self.second)
     }
 }
 
@@ -236,6 +242,9 @@ pub struct Undefined {
 impl fmt::Display for Undefined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "undefined {}symbol: {}", if self.hidden { "hidden " } else { "" }, self.name)?;
+        if let Some(written) = demangled(self.name.as_bytes()) {
+            write!(f, " ({written})")?;
+        }
         for place in &self.referrers {
             write!(f, "\n  referenced by {place}")?;
         }

@@ -164,6 +164,18 @@ impl<'l> Image<'l> {
         })
     }
 
+    /// The image's bytes from `addr` on, as they were shipped; at most `len`, and none outside of it.
+    #[must_use]
+    pub fn bytes_at(&self, addr: ExecAddr, len: usize) -> &[u8] {
+        let after = self.segments.partition_point(|segment| segment.addr <= addr);
+        let segment = after.checked_sub(1).and_then(|index| self.segments.get(index));
+        let from = segment.and_then(|segment| {
+            let offset = usize::try_from(addr.checked_offset_from(segment.addr)?).ok()?;
+            segment.content.get(offset..)
+        });
+        from.map_or(&[], |bytes| bytes.get(..len).unwrap_or(bytes))
+    }
+
     /// The slots of the GOT that are in use, by address: what each holds the address of.
     #[must_use]
     pub fn got_slots(&self) -> Vec<(String, ExecAddr)> {

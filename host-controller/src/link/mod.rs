@@ -34,7 +34,7 @@ pub use error::{
 };
 pub use image::{Image, Initializer, PlacedSection, Segment, Symbol};
 pub use layout::{Externals, Layout, SegmentShape};
-pub use name::printable;
+pub use name::{demangled, printable};
 pub use parse::{Objects, parse, thin_members};
 pub use resolve::{External, Program, resolve};
 
