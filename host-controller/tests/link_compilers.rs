@@ -285,12 +285,6 @@ fn what_is_not_supported_yet_is_named() {
     assert_eq!(error(&lto), "x.o: only GCC's LTO code inside: compile without -flto or with -ffat-lto-objects");
     let bitcode = dir.compile("clang-19", &["-flto"], "int main(void) { return 0; }");
     assert_eq!(error(&bitcode), "x.o: not an ELF file (it is LLVM bitcode: compile without -flto)");
-    let crel = dir.compile(
-        "clang-19",
-        &["-Wa,--crel,--allow-experimental-crel"],
-        "int f(void); int main(void) { return f(); }",
-    );
-    assert!(error(&crel).contains("its relocations are compact (CREL)"), "{}", error(&crel));
     let i386 = dir.compile("clang-19", &["--target=i386-linux-gnu"], "int main(void) { return 0; }");
     assert_eq!(error(&i386), "x.o: not a 64-bit little-endian ELF file (class 1, data 1)");
     let arm = dir.compile("clang-19", &["--target=aarch64-linux-gnu"], "int main(void) { return 0; }");
@@ -310,5 +304,26 @@ fn real_objects_cut_short_are_refused() {
     for end in (0..object.len()).step_by(5) {
         let text = error(&object[..end]);
         assert!(text.starts_with("x.o: "), "{text}");
+    }
+}
+
+#[test]
+fn compact_relocations_give_the_same_image() {
+    let dir = Dir::new("crel");
+    // References back and forth, so that offsets, symbols, types and addends go up and down.
+    let source = "extern int far[]; int near[4]; int f(int); static int g(int x) { return x ? f(x - 1) + near[x & 3] : far[7]; }
+        int (*table[])(int) = { g, f, g }; int *inside = &near[3]; long long big[] = { 1, 2, 3 }; long long *last = big + 2;
+        int main(void) { return table[near[0] & 1](far[1]) + *inside + (int)*last; }";
+    for flags in [&["-O0"][..], &["-O2", "-ffunction-sections"], &["-O1", "-fno-pic"], &["-O1", "-mcmodel=large"]] {
+        let plain = dir.compile("clang-19", flags, source);
+        let compact = ["-Wa,--allow-experimental-crel,--crel"];
+        let packed = dir.compile("clang-19", &[flags, &compact[..]].concat(), source);
+        assert!(dir.run("readelf", &["-S", "-W", "object.o"]).contains(".crel"), "{flags:?}");
+        let linked = [plain, packed].map(|object| {
+            let options = Options { unwind: Unwind::Keep, ..options() };
+            link(&[Input::new("x.o", &object)], &options, (BASE, BASE), |image, names| (image.segments.clone(), names))
+                .unwrap()
+        });
+        assert_eq!(linked[0], linked[1], "{flags:?}");
     }
 }

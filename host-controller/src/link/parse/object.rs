@@ -71,6 +71,8 @@ pub enum ObjectFault {
     SymbolTables { first: usize, second: usize },
     #[error("section {index} is a table of {size} bytes with entries of {entry}, expected {expected}")]
     Table { index: usize, size: usize, entry: u64, expected: usize },
+    #[error("section {index}: compact relocations (CREL): {reason}")]
+    Crel { index: usize, reason: String },
     #[error("symbol table states {first_global} local symbols and has {symbols}")]
     FirstGlobal { first_global: u32, symbols: usize },
     #[error("symbol {symbol} is local where global ones are, or the reverse")]
@@ -278,6 +280,10 @@ impl<'a> Reader<'a> {
         }
         let relocations = match sh_type {
             elf::SHT_RELA => Relocations::Rela(self.table(index, header)?),
+            elf::SHT_CREL => {
+                let content = self.sections.get(index).map_or(&[][..], |section| section.content);
+                Relocations::unpack(content).map_err(|error| ObjectFault::Crel { index, reason: error.to_string() })?
+            }
             other => Relocations::Unreadable(other),
         };
         let Some(section) = self.sections.get_mut(target) else { return Ok(()) };

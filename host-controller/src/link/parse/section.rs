@@ -2,11 +2,12 @@
 
 use object::LittleEndian as LE;
 use object::elf;
+use object::read::elf::CrelIterator;
 
 pub(crate) type Rela = elf::Rela64<LE>;
 
 /// A section of an object, at the object's own index.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Section<'a> {
     pub name: &'a [u8],
     pub kind: Kind,
@@ -61,22 +62,44 @@ pub(crate) enum Role {
 }
 
 /// The relocations that apply to a section.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Relocations<'a> {
     Rela(&'a [Rela]),
-    /// A form x86-64 objects do not use (`SHT_REL`) or the linker does not read (`SHT_CREL`).
+    /// `SHT_CREL`, unpacked.
+    Compact(Box<[Rela]>),
+    /// A form x86-64 objects do not use (`SHT_REL`).
     Unreadable(u32),
 }
 
-impl<'a> Relocations<'a> {
+impl Relocations<'_> {
     pub(crate) const NONE: Self = Self::Rela(&[]);
 
     /// The entries; none where the form cannot be read, which is an error for every section of the image.
-    pub(crate) fn entries(self) -> &'a [Rela] {
+    pub(crate) fn entries(&self) -> &[Rela] {
         match self {
             Self::Rela(entries) => entries,
+            Self::Compact(entries) => entries,
             Self::Unreadable(_) => &[],
         }
+    }
+
+    /// Unpacks the content of a `SHT_CREL` section; what its entries lack an addend for is as unreadable as `SHT_REL`.
+    pub(super) fn unpack(content: &[u8]) -> object::read::Result<Self> {
+        let packed = CrelIterator::new(content)?;
+        if !packed.is_rela() {
+            return Ok(Self::Unreadable(elf::SHT_REL));
+        }
+        // As many as are there, whatever number the header states: each takes a byte at least.
+        let unpacked = packed.map(|entry| {
+            let entry = entry?;
+            let info = u64::from(entry.r_sym) << 32 | u64::from(entry.r_type);
+            Ok(Rela {
+                r_offset: object::U64::new(LE, entry.r_offset),
+                r_info: object::U64::new(LE, info),
+                r_addend: object::I64::new(LE, entry.r_addend),
+            })
+        });
+        unpacked.collect::<object::read::Result<_>>().map(Self::Compact)
     }
 }
 

@@ -25,9 +25,6 @@ pub enum SectionFault {
     /// Relocations without addends.
     #[error("its relocations have no addends (SHT_REL), which x86-64 does not use")]
     Rel,
-    /// Compact relocations.
-    #[error("its relocations are compact (CREL), which is not supported yet: assemble with --no-crel")]
-    Crel,
     /// Relocations of another form.
     #[error("its relocations are of section type {0:#x}, which is not supported")]
     Relocations(u32),
@@ -49,7 +46,6 @@ impl SectionFault {
     pub(super) fn unreadable(sh_type: u32) -> Self {
         match sh_type {
             elf::SHT_REL => Self::Rel,
-            elf::SHT_CREL => Self::Crel,
             other => Self::Relocations(other),
         }
     }

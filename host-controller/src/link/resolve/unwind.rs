@@ -85,10 +85,10 @@ fn function(object: &Object<'_>, table: &Table<'_>, record: &Record) -> Option<u
 
 fn table<'o>(object: &'o Object<'o>, id: SectionId) -> Result<Table<'o>, SectionFault> {
     let section = &object.sections[id.section];
-    let entries = match section.relocations {
-        Relocations::Rela(entries) => entries,
-        Relocations::Unreadable(other) => return Err(SectionFault::unreadable(other)),
-    };
+    if let Relocations::Unreadable(other) = section.relocations {
+        return Err(SectionFault::unreadable(other));
+    }
+    let entries = section.relocations.entries();
     let relocations = if entries.is_sorted_by_key(|entry| entry.r_offset.get(LE)) {
         Cow::Borrowed(entries)
     } else {

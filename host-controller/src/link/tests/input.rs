@@ -154,6 +154,34 @@ fn unreadable_relocations_are_errors_where_they_are_needed() {
 }
 
 #[test]
+fn compact_relocations_that_lie_are_errors() {
+    let with = |packed: &[u8]| {
+        let mut elf = Elf::with_main();
+        let table = elf.raw_section(".crel.text", SHT_CREL, 0, packed);
+        elf.sections[table - 1].info = 1;
+        elf.sections[table - 1].link = table as u32 + 1;
+        link(&[elf.build()], &[])
+    };
+    // The header counts entries, in units of 8; 4 says that they have addends.
+    assert!(with(&[4]).is_ok());
+    for (packed, words) in [
+        (&[8 + 4][..], "compact relocations (CREL)"),
+        // More entries than any file holds, and numbers that do not end.
+        (&[0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], "compact relocations (CREL)"),
+        (&[0x80; 20], "compact relocations (CREL)"),
+        (&[8 + 4, 0xff, 0x80, 0x80], "compact relocations (CREL)"),
+        // Without addends.
+        (&[8, 0], "SHT_REL"),
+        // A type, a symbol and a place that are not there.
+        (&[8 + 4, 2, 0x7f], "relocation"),
+        (&[8 + 4, 1, 0x3f], ""),
+    ] {
+        let error = with(packed).unwrap_err().to_string();
+        assert!(error.contains(words), "{packed:x?}: {error}");
+    }
+}
+
+#[test]
 fn archives_of_every_kind_are_read() {
     let main = Elf::with_main().build();
     let linked =
