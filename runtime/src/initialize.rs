@@ -321,13 +321,15 @@ impl<P: Platform, L: Line> Executor<P, L> {
         loop {
             let spent = {
                 let mut memory = self.memory.lock();
-                let region = memory.reservation_mut(base, Owner::Controller).and_then(|(_, r)| r.region_mut(key));
-                let Some(region) = region else { return };
+                let Some((_, reservation)) = memory.reservation_mut(base, Owner::Controller) else { return };
+                let Some(region) = reservation.region_mut(key) else { return };
                 region.deallocs.retain(|action| !action.function.is_null());
                 match region.runs.iter().position(|run| run.lifetime == Lifetime::Finalize) {
                     Some(index) => region.runs.remove(index).pages,
                     None => {
                         region.phase = Phase::Ready;
+                        let hull = region.hull;
+                        reservation.forget_retired(hull);
                         return;
                     }
                 }

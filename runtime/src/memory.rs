@@ -137,14 +137,18 @@ impl Reservation {
     /// Adds a region that overlaps no other.
     pub(crate) fn insert(&mut self, mut region: Region) -> Result<(), NoRecords> {
         self.regions.try_reserve(1).map_err(|_| NoRecords)?;
-        // Not more than the reservation has pages: a key goes when a region covers it again.
         let hull = region.hull;
-        self.retired.retain(|key| !hull.contains(*key));
         region.order = self.next_order;
         self.next_order += 1;
         let index = self.first_ending_after(hull.start());
         self.regions.insert(index, region);
         Ok(())
+    }
+
+    /// Forgets what was deinitialized in `hull`, which a region covers again: there are never more keys than pages. Not
+    /// before that region is in place, for a request that is refused changes nothing.
+    pub(crate) fn forget_retired(&mut self, hull: ExecRange) {
+        self.retired.retain(|key| !hull.contains(*key));
     }
 
     /// Takes the region named `key` out.

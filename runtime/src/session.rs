@@ -104,7 +104,7 @@ pub enum Ending {
     Controller,
     /// The executor, once the controller seems finished: LLVM 19's and 22's tools never close a socket they still read
     /// from and wait for ever. Finished is: `run_as_main` was answered, and no initialized region is left or the line
-    /// has been quiet for two seconds; or everything that was reserved is released, and the line is quiet for a moment.
+    /// has been quiet for some seconds; or everything that was reserved is released, and the line is quiet for a moment.
     ///
     /// A controller that called one of Graft's own functions is none of these tools and is left alone.
     CloseFirst,

@@ -59,6 +59,11 @@ fn misdeeds_on_a_machine_that_stays() {
 }
 
 #[test]
+fn misdeeds_on_another_board() {
+    misbehave(Executor::Q35);
+}
+
+#[test]
 fn results_that_do_not_fit_and_calls_of_exit() {
     let unit = Unit { source: "misbehave.c", compiler: Compiler::Gcc, flags: "-O1" };
     let object = objects::compile(&unit, &place::scratch("faults-results")).unwrap();

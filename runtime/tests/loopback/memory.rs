@@ -166,6 +166,23 @@ fn a_request_that_finds_one_frame_too_few_changes_nothing() {
 }
 
 #[test]
+fn a_refused_request_leaves_what_was_deinitialized_before_deinitialized() {
+    let mut c = Controller::new();
+    let base = c.reserve(8 * PAGE).unwrap();
+    let segments = [(3, base, 2 * PAGE, &b"one"[..])];
+    c.initialize(&segments, &[]).unwrap();
+    c.deinitialize(&[base]).unwrap();
+    c.deinitialize(&[base]).unwrap();
+    c.machine.limit_free_frames(1);
+    c.initialize(&segments, &[]).unwrap_err();
+    c.deinitialize(&[base]).unwrap();
+    c.machine.limit_free_frames(8);
+    c.initialize(&segments, &[]).unwrap();
+    c.deinitialize(&[base]).unwrap();
+    c.finish();
+}
+
+#[test]
 fn a_protection_that_cannot_be_set_undoes_the_request() {
     let mut c = Controller::new();
     let base = c.reserve(8 * PAGE).unwrap();
