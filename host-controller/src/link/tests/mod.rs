@@ -1,6 +1,7 @@
 //! The linker on objects written for the purpose.
 #![expect(clippy::cast_possible_truncation, reason = "test values are small")]
 
+mod edges;
 mod elf;
 mod hostile;
 mod input;
