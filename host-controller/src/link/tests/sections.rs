@@ -150,6 +150,33 @@ fn debug_and_excluded_sections_stay_home() {
     assert_eq!(error(&[elf.build()]), "0.o: .text.main+0x0: refers to d in section .debug_info, which is not loaded");
 }
 
+#[test]
+fn compressed_debug_sections_are_never_relocated() {
+    let mut elf = Elf::with_main();
+    let debug = elf.section(".debug_info", u64::from(SHF_COMPRESSED), &[0xdd; 32]);
+    // The offset counts in the uncompressed bytes, of which there are more.
+    elf.relocate(debug, 0x1000, R_X86_64_64, 1, 0);
+    let linked = link_all(&[elf.build()]);
+    assert!(linked.segments.iter().all(|segment| !segment.content.contains(&0xdd)));
+}
+
+#[test]
+fn shf_gnu_retain_keeps_a_section_and_what_it_refers_to() {
+    let retained = |flag: u32| {
+        let mut elf = Elf::with_main();
+        let kept = elf.section(".data.kept", WRITE | u64::from(flag), &[0; 8]);
+        let needed = elf.section(".data.needed", WRITE, &[0x5a]);
+        elf.symbol("kept", kept, 0);
+        let target = elf.symbol("needed", needed, 0);
+        elf.relocate(kept, 0, R_X86_64_64, target, 0);
+        link(&[elf.build()], &[]).unwrap()
+    };
+    let linked = retained(SHF_GNU_RETAIN);
+    assert_eq!(linked.bytes(linked.word(linked.address("kept")), 1), [0x5a]);
+    let linked = retained(0);
+    assert_eq!((linked.find("kept"), linked.find("needed")), (None, None));
+}
+
 /// Two copies of an inline function `f`, told apart by their first byte; `main` refers to it.
 fn inline_copy(byte: u8, user: bool) -> Elf {
     let mut elf = if user { Elf::with_main() } else { Elf::default() };

@@ -179,6 +179,21 @@ fn versions_satisfy_plain_and_versioned_references() {
 }
 
 #[test]
+fn unique_internal_and_protected_definitions_bind_across_objects() {
+    for (bind, visibility) in [
+        (STB_GNU_UNIQUE, STV_DEFAULT),
+        (STB_GLOBAL, STV_INTERNAL),
+        (STB_GLOBAL, STV_PROTECTED),
+        (STB_GLOBAL, STV_HIDDEN),
+    ] {
+        let mut elf = definition("x", &[9]);
+        (elf.symbols[0].bind, elf.symbols[0].other) = (bind, visibility);
+        let linked = link(&[pointers(&["x"]).build(), elf.build()], &[]).unwrap();
+        assert_eq!(linked.bytes(linked.word(linked.address("main") + 8), 1), [9], "{bind} {visibility}");
+    }
+}
+
+#[test]
 fn unsupported_kinds_are_errors_where_they_are_used() {
     for (kind, text) in [(STT_GNU_IFUNC, "indirect functions (IFUNC)"), (STT_TLS, "thread-local storage")] {
         let mut elf = definition("x", &[1]);
