@@ -2,6 +2,8 @@
 int puts(const char *);
 void *malloc(unsigned long);
 void free(void *);
+/* The hosted executor's alone. */
+unsigned sleep(unsigned) __attribute__((weak));
 
 static int same(const char *a, const char *b) {
     while (*a && *a == *b) a++, b++;
@@ -25,5 +27,7 @@ int main(int argc, char **argv) {
         for (;;) free(malloc(100));
     if (same(how, "direction-flag"))
         __asm__ volatile("std\n1: jmp 1b");
+    if (same(how, "sleep"))
+        sleep(1000);
     return 7;
 }

@@ -251,6 +251,37 @@ fn calls_nest_up_to_the_limit_and_one_more_is_refused() {
 }
 
 #[test]
+fn a_limit_ends_nested_calls_from_the_inside_out() {
+    /// `jmp $`.
+    const FOR_EVER: &[u8] = &[0xeb, 0xfe];
+    const LIMIT_NS: u64 = 200_000_000;
+    on_each_executor(|rig| {
+        let mut free = Vec::new();
+        for _ in 0..3 {
+            let (relay, base) = load(&mut rig.client);
+            let inside = rig.reserve(PAGE).unwrap();
+            assert_eq!(rig.initialize(&[segment(Prot::ReadExec, inside, FOR_EVER)]), Ok(inside));
+            assert_eq!(rig.client.call::<call::TimeLimit>(&LIMIT_NS), bytes_of(&LIMIT_NS));
+            let waiting = begin(&mut rig.client, relay, b"");
+            // The inner call has what is left of the outer one's time.
+            assert_eq!(rig.run_main(inside), [0_u8; 0]);
+            assert!(rig.log().contains(&format!("call of {inside} ended: time limit exceeded")), "{}", rig.log());
+            // The outer one waits in the executor's own code: it ends when that returns to it.
+            answer(&mut rig.client, &waiting, b"too late");
+            returns(&mut rig.client, &waiting, Vec::new());
+            assert!(rig.log().contains(&format!("call of {relay} ended: time limit exceeded")), "{}", rig.log());
+            assert_eq!(rig.client.call::<call::TimeLimit>(&0), bytes_of(&0_u64));
+            release(&mut rig.client, inside);
+            release(&mut rig.client, base);
+            rig.good_load(graft_tests::rig::Load::Llvm22);
+            free.push(rig.bytes_free());
+        }
+        // The stacks of the first time stay.
+        assert_eq!(free[1], free[2]);
+    });
+}
+
+#[test]
 fn line_5_a_number_that_is_in_flight() {
     on_each_executor(|rig| {
         rig.ends_session("is under way already", |rig| {

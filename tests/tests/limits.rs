@@ -55,7 +55,8 @@ const ANYWHERE: &[&str] = &["spin", "jump-to-self", "print", "allocate", "direct
 
 #[test]
 fn on_the_hosted_executor() {
-    ends_in_time(Executor::Hosted, ANYWHERE);
+    // The C library's sleep ends early when the time is up: the program goes on, and returns as if all were well.
+    ends_in_time(Executor::Hosted, &[ANYWHERE, &["sleep"]].concat());
 }
 
 #[test]

@@ -112,13 +112,13 @@ extern "C" fn time_is_up(_: i32, _info: *mut libc::siginfo_t, context: *mut libc
     let registers = &mut context.uc_mcontext.gregs;
     let at = |register| ExecAddr(get(registers, register).cast_unsigned());
     let (ip, sp) = (at(libc::REG_RIP), at(libc::REG_RSP));
-    let fault = Fault { kind: FaultKind::TIMED_OUT, ip, sp, address: ExecAddr::NULL, code: 0 };
     let in_runtime = RUNTIME_STACK.range().contains(sp);
     if !in_runtime && !RESERVABLE.iter().any(|span| span.range().contains(ip)) {
+        deadline::miss(ip, sp);
         return;
     }
     // SAFETY: the program's own instruction, or the runtime at work for it, which comes to its end first.
-    if let Some(resume) = unsafe { checkpoint::recover_when_possible(fault) } {
+    if let Some(resume) = unsafe { checkpoint::recover_when_possible(deadline::timed_out(ip, sp)) } {
         go_on_at(registers, resume);
     }
 }

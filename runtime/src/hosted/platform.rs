@@ -161,9 +161,10 @@ impl Platform for HostedPlatform {
         // SAFETY: the executor checked that `at` is executable memory it initialized; if it is not a C function, its
         // faults become values. The stack was made for this depth, is aligned, and ends in a guard. One thread calls.
         let result = unsafe { checkpoint::call(top, at.0, args) };
-        deadline::end(self.start, outer);
+        let late = deadline::end(self.start, outer);
         faults::set_guard(before);
-        result
+        // A fault of its own says more.
+        result.and_then(|pair| late.map_or(Ok(pair), Err))
     }
 
     fn max_depth(&self) -> usize {
