@@ -73,3 +73,39 @@ fn results_that_do_not_fit_and_calls_of_exit() {
         assert!(outcome.stderr.contains(words), "{how}: {:?} says nothing of {words:?}", outcome.stderr);
     }
 }
+
+/// The report of a read through a null pointer names the function, the line of the source and the instruction.
+fn explain(executor: Executor) {
+    let target = Target::start(executor).unwrap();
+    let Target::Ours { name, .. } = &target else { panic!("one of ours") };
+    let unit = Unit { source: "misbehave.c", compiler: Compiler::Gcc, flags: "-g -O1" };
+    let object = objects::compile(&unit, &place::scratch(&format!("reports-{executor:?}"))).unwrap();
+    let source = std::fs::read_to_string(objects::case("misbehave.c")).unwrap();
+    let line = 1 + source.lines().position(|line| line.ends_with("return *(volatile int *)0;")).unwrap();
+    let place = format!("misbehave.c:{line}:");
+    let outcome = run(name, &object, &["read-null"]);
+    assert_eq!(outcome.end, End::Exit(139), "{}", outcome.stderr);
+    for words in [" in main+0x", place.as_str(), "the instruction is `mov 0,%eax`"] {
+        assert!(outcome.stderr.contains(words), "{words:?}: {}", outcome.stderr);
+    }
+    let mut command = Command::new(&place::graft().unwrap().command);
+    command.args(["--json", "run", "-t", name]).arg(&object).args(["--", "read-null"]);
+    let outcome = child::run(&mut command, LIMIT).unwrap();
+    assert_eq!(outcome.end, End::Exit(139), "{}", outcome.stderr);
+    let fault = outcome.stderr.lines().find(|line| line.contains("\"event\":\"fault\"")).unwrap();
+    for words in
+        ["\"disassembly\":\"mov 0,%eax\"", "misbehave.c\"", &format!("\"line\":{line},"), "\"function\":\"main\""]
+    {
+        assert!(fault.contains(words), "{words:?}: {fault}");
+    }
+}
+
+#[test]
+fn reports_of_the_hosted_executor_name_the_source() {
+    explain(Executor::Hosted);
+}
+
+#[test]
+fn reports_of_a_machine_name_the_source() {
+    explain(Executor::Microvm);
+}

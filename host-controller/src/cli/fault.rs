@@ -1,6 +1,7 @@
 //! A fault of the program, in the program's own names.
 
 use graft::link::{Image, Symbol, demangled, printable};
+use graft::report::{SourceFrame, source_frames};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 
@@ -18,6 +19,8 @@ pub(crate) struct Located<'f> {
     symbols: Vec<Symbol<'f>>,
     /// The instruction it is about, as GNU tools write it.
     instruction: Option<String>,
+    /// The source it was compiled from, then the calls that was inlined by.
+    source: Vec<SourceFrame>,
 }
 
 impl<'f> Located<'f> {
@@ -25,7 +28,8 @@ impl<'f> Located<'f> {
         // An abort is a call, and what follows it says nothing.
         let known = fault.kind != FaultKind::ABORT;
         let instruction = if known { disassembled(image.bytes_at(fault.ip, LONGEST), fault.ip) } else { None };
-        Self { fault, program: image.range(), symbols: image.symbols(), instruction }
+        let source = source_frames(image, inside(fault));
+        Self { fault, program: image.range(), symbols: image.symbols(), instruction, source }
     }
 
     /// The fault for people: what happened, where, on which address.
@@ -36,6 +40,14 @@ impl<'f> Located<'f> {
             Some(place) => text.push_str(&format!(" in {place}")),
             None if program.contains(fault.ip) => {}
             None => text.push_str(", outside the program"),
+        }
+        for (depth, frame) in self.source.iter().enumerate() {
+            let function = frame.function.as_deref().unwrap_or("a function without a name");
+            text.push_str(&match depth {
+                0 if self.source.len() == 1 => format!("\n  --> {frame}"),
+                0 => format!("\n  --> {frame}, in {function}"),
+                _ => format!("\n      inlined into {function} at {frame}"),
+            });
         }
         if let Some(instruction) = &self.instruction {
             text.push_str(&format!("\n  the instruction is `{instruction}`"));
@@ -68,15 +80,17 @@ impl<'f> Located<'f> {
         if let Some(place) = self.code_place() {
             fields.push(("symbol", place.into()));
         }
+        if let Some(first) = self.source.first() {
+            fields.extend([("file", first.file.as_str().into()), ("line", first.line.into())]);
+            fields.extend(first.column.map(|column| ("column", column.into())));
+            fields.push(("source", Json::List(self.source.iter().map(source_fields).collect())));
+        }
         fields
     }
 
-    /// Where the instruction is. A call of `abort` is named by the address it would return to, which no longer belongs to
-    /// the function when the call is the last thing in it.
+    /// Where the instruction is.
     fn code_place(&self) -> Option<String> {
-        let ip = self.fault.ip;
-        let inside = if self.fault.kind == FaultKind::ABORT { ExecAddr(ip.0.saturating_sub(1)) } else { ip };
-        self.place_of(ip, inside)
+        self.place_of(self.fault.ip, inside(self.fault))
     }
 
     /// A place in the program: `symbol+0x10 (file.o)`.
@@ -101,6 +115,21 @@ impl<'f> Located<'f> {
         let plus = if offset == 0 { String::new() } else { format!("+{offset:#x}") };
         Some(format!("{name}{plus} ({})", symbol.file))
     }
+}
+
+/// An address in the instruction. A call of `abort` is named by the address it would return to, which no longer belongs to
+/// the function when the call is the last thing in it; a breakpoint, by the address behind it.
+fn inside(fault: &Fault) -> ExecAddr {
+    let is_before = matches!(fault.kind, FaultKind::ABORT | FaultKind::BREAKPOINT);
+    ExecAddr(fault.ip.0.saturating_sub(u64::from(is_before)))
+}
+
+/// One member of the list `source`.
+fn source_fields(frame: &SourceFrame) -> Json {
+    let mut fields = vec![("file", frame.file.as_str().into()), ("line", frame.line.into())];
+    fields.extend(frame.column.map(|column| ("column", column.into())));
+    fields.extend(frame.function.as_deref().map(|function| ("function", function.into())));
+    Json::Object(fields)
 }
 
 /// The instruction that `bytes` begin with, which lie at `ip`; `None` when they are none.

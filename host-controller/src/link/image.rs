@@ -18,7 +18,7 @@ pub struct Image<'l> {
     pub initializers: Vec<Initializer>,
     /// The functions to call at unload, in this order.
     pub finalizers: Vec<Initializer>,
-    layout: &'l Layout<'l>,
+    pub(super) layout: &'l Layout<'l>,
     base: ExecAddr,
     externals: Vec<u64>,
 }
@@ -157,11 +157,16 @@ impl<'l> Image<'l> {
     /// The sections of the image, in link order; not those the linker makes, nor unwind tables, which it takes apart.
     pub fn sections(&self) -> impl Iterator<Item = PlacedSection<'l>> {
         let program = self.layout.program;
-        program.live().map(|(id, section)| PlacedSection {
+        program.live().map(move |(id, section)| PlacedSection {
             file: &program.loaded[id.object].object.name,
             name: section.name,
-            range: range(self.address(Target::Section(id, 0)), section.size),
+            range: self.section_range(id),
         })
+    }
+
+    /// Where a section of the program lies.
+    pub(super) fn section_range(&self, id: SectionId) -> ExecRange {
+        range(self.address(Target::Section(id, 0)), self.layout.program.section(id).size)
     }
 
     /// The image's bytes from `addr` on, as they were shipped; at most `len`, and none outside of it.
@@ -216,7 +221,7 @@ impl<'l> Image<'l> {
         }
     }
 
-    fn address(&self, target: Target) -> ExecAddr {
+    pub(super) fn address(&self, target: Target) -> ExecAddr {
         match self.layout.locate(target) {
             Location::Offset(offset) => ExecAddr(self.base.0.wrapping_add(offset)),
             Location::Address(address) => ExecAddr(address),

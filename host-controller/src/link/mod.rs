@@ -14,6 +14,7 @@
 
 #![warn(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
+mod debug;
 mod error;
 mod image;
 mod layout;
@@ -28,6 +29,7 @@ mod tests;
 
 use graft_protocol::ExecAddr;
 
+pub use debug::DebugSections;
 pub use error::{
     ArchiveFault, Duplicate, LayoutError, LinkError, ObjectFault, OutOfRange, ParseError, Place, RelocateError,
     RelocationFault, ResolveError, SectionFault, Undefined, WriteError,

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::section::{self, Kind, Relocations, Section};
 use super::symbol::{self, Binding, Symbol, SymbolKind};
+use crate::link::debug::is_debug;
 use crate::link::name::printable;
 use crate::link::{Members, ParseError};
 
@@ -28,6 +29,19 @@ pub(crate) struct Object<'a> {
     pub groups: Vec<Group<'a>>,
     /// Sections that are there for the sake of another (`SHF_LINK_ORDER`): (the other, the section).
     pub dependents: Vec<(usize, usize)>,
+    /// The relocations of debug sections, unread.
+    debug_tables: Vec<DebugTable>,
+}
+
+/// A table of relocations of a debug section.
+#[derive(Clone, Copy, Debug)]
+struct DebugTable {
+    /// The section it relocates.
+    section: usize,
+    /// The section it is.
+    table: usize,
+    /// Its `sh_type`.
+    sh_type: u32,
 }
 
 /// Sections that are kept or dropped together.
@@ -115,9 +129,23 @@ impl<'a> Object<'a> {
                 first_global: parts.first_global,
                 groups: parts.groups,
                 dependents: parts.dependents,
+                debug_tables: parts.debug_tables,
             }),
             Err(fault) => Err(ParseError::Object { file: name, fault }),
         }
+    }
+
+    /// The relocations of debug sections, each with the section's index; not those that cannot be read.
+    pub(crate) fn debug_relocations(&self) -> impl Iterator<Item = (usize, Relocations<'a>)> {
+        self.debug_tables.iter().filter_map(|table| {
+            let content = self.sections.get(table.table)?.content;
+            let relocations = match table.sh_type {
+                elf::SHT_RELA => Relocations::Rela(slice_from_all_bytes(content).ok()?),
+                elf::SHT_CREL => Relocations::unpack(content).ok()?,
+                _ => return None,
+            };
+            Some((table.section, relocations))
+        })
     }
 }
 
@@ -132,6 +160,7 @@ struct Reader<'a> {
     symbol_table: usize,
     groups: Vec<Group<'a>>,
     dependents: Vec<(usize, usize)>,
+    debug_tables: Vec<DebugTable>,
     /// How many bytes names may still take in sum: names can share bytes, and without a limit a few kilobytes of headers
     /// that all point at one long name would take quadratic time.
     name_bytes_left: usize,
@@ -152,6 +181,7 @@ impl<'a> Reader<'a> {
             symbol_table: 0,
             groups: Vec::new(),
             dependents: Vec::new(),
+            debug_tables: Vec::new(),
             name_bytes_left,
         };
         if !headers.is_empty() {
@@ -271,7 +301,12 @@ impl<'a> Reader<'a> {
     fn read_relocations(&mut self, index: usize, header: &'a SectionHeader) -> Result<(), ObjectFault> {
         let target = self.section_index(index, header.sh_info.get(LE))?;
         let sh_type = header.sh_type.get(LE);
-        if self.sections.get(target).is_none_or(|section| section.kind == Kind::Aside) {
+        let Some(section) = self.sections.get(target) else { return Ok(()) };
+        if section.kind == Kind::Aside {
+            // Nothing that is loaded depends on it: what is wrong here is not looked for.
+            if is_debug(section.name) && usize::try_from(header.sh_link.get(LE)) == Ok(self.symbol_table) {
+                self.debug_tables.push(DebugTable { section: target, table: index, sh_type });
+            }
             return Ok(());
         }
         let link = self.section_index(index, header.sh_link.get(LE))?;

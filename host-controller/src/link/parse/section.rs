@@ -108,6 +108,11 @@ impl Section<'_> {
         self.flags & u64::from(flag) != 0
     }
 
+    /// Whether the content is to be unpacked before it means anything.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.has(elf::SHF_COMPRESSED)
+    }
+
     /// Whether a name like this lets C code ask for `__start_<name>` and `__stop_<name>`.
     pub(crate) fn is_c_identifier(&self) -> bool {
         let head = self.name.first().is_some_and(|c| c.is_ascii_alphabetic() || *c == b'_');

@@ -1,0 +1,7 @@
+//! What a fault of the program means in the program's own source, from what was linked.
+//!
+//! The executor sends addresses; names, files and lines never leave the controller.
+
+mod source;
+
+pub use source::{SourceFrame, source_frames};
