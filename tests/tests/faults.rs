@@ -10,6 +10,15 @@ use graft_tests::place;
 use graft_tests::programs::{Compiler, Unit};
 use graft_tests::target::Target;
 
+/// What else Graft says of some of them.
+const EXPLAINED: &[(&str, &str)] = &[
+    ("read-null", "0x0 is the null pointer"),
+    ("write-null", "0x8 is 8 bytes behind the null pointer"),
+    ("write-code", "misbehave.o), in `.text`, which is executable and not writable"),
+    ("run-data", "misbehave.o), in `.data`, which is writable and not executable"),
+    ("trap", "the instruction is `int3`"),
+];
+
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// How the program misbehaves, the exit code, and what Graft says of it.
@@ -43,6 +52,9 @@ fn misbehave(executor: Executor) {
         assert_eq!(outcome.end, End::Exit(*code), "{how}: {}", outcome.stderr);
         assert_eq!(String::from_utf8_lossy(&outcome.stdout), format!("{how}\n"));
         assert!(outcome.stderr.contains(words), "{how}: {:?} says nothing of {words:?}", outcome.stderr);
+        for (_, words) in EXPLAINED.iter().filter(|(other, _)| other == how) {
+            assert!(outcome.stderr.contains(words), "{how}: {:?} says nothing of {words:?}", outcome.stderr);
+        }
         let next = run(name, &object, &["well"]);
         assert_eq!((next.end, &next.stdout[..]), (End::Exit(0), &b"well\n"[..]), "after {how}: {}", next.stderr);
     }

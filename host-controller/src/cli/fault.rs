@@ -1,14 +1,20 @@
 //! A fault of the program, in the program's own names.
 
-use graft::link::{Image, Symbol, demangled, printable};
+use graft::link::{Image, Segment, Symbol, demangled, printable};
 use graft::report::{SourceFrame, source_frames};
-use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
+use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 
 use super::json::Json;
 
 /// The longest instruction, in bytes (SDM 2A §2.3.11).
 const LONGEST: usize = 15;
+
+/// The one-byte breakpoint.
+const INT3: u8 = 0xcc;
+
+/// The first page, which is never mapped.
+const NULL_PAGE: u64 = 4096;
 
 /// A fault in a program whose symbols are known.
 #[derive(Debug)]
@@ -19,17 +25,33 @@ pub(crate) struct Located<'f> {
     symbols: Vec<Symbol<'f>>,
     /// The instruction it is about, as GNU tools write it.
     instruction: Option<String>,
+    /// The part of the program that the address accessed lies in.
+    region: Option<Region>,
     /// The source it was compiled from, then the calls that was inlined by.
     source: Vec<SourceFrame>,
 }
 
+/// A part of the program, for who accessed it in a way it is not meant for.
+#[derive(Debug)]
+struct Region {
+    /// The section and its file; padding and what the linker made has none.
+    section: Option<(String, String)>,
+    /// What may be done there.
+    may: &'static str,
+}
+
 impl<'f> Located<'f> {
     pub(crate) fn new(fault: &'f Fault, image: &Image<'f>) -> Self {
-        // An abort is a call, and what follows it says nothing.
-        let known = fault.kind != FaultKind::ABORT;
-        let instruction = if known { disassembled(image.bytes_at(fault.ip, LONGEST), fault.ip) } else { None };
+        let instruction = match fault.kind {
+            // It is a call, and what follows it says nothing.
+            FaultKind::ABORT => None,
+            // The one before, if it is the short form.
+            FaultKind::BREAKPOINT if image.bytes_at(inside(fault), 1) != [INT3] => None,
+            _ => disassembled(image.bytes_at(inside(fault), LONGEST), inside(fault)),
+        };
         let source = source_frames(image, inside(fault));
-        Self { fault, program: image.range(), symbols: image.symbols(), instruction, source }
+        let region = region(image, fault.address);
+        Self { fault, program: image.range(), symbols: image.symbols(), instruction, region, source }
     }
 
     /// The fault for people: what happened, where, on which address.
@@ -52,10 +74,7 @@ impl<'f> Located<'f> {
         if let Some(instruction) = &self.instruction {
             text.push_str(&format!("\n  the instruction is `{instruction}`"));
         }
-        if !fault.address.is_null()
-            && fault.address != fault.ip
-            && let Some(place) = self.place(fault.address)
-        {
+        if let Some(place) = self.address_place() {
             text.push_str(&format!("\n  {} is {place}", fault.address));
         }
         text.push_str(&format!("\n  stack pointer {}, program at {program}", fault.sp));
@@ -80,6 +99,9 @@ impl<'f> Located<'f> {
         if let Some(place) = self.code_place() {
             fields.push(("symbol", place.into()));
         }
+        if let Some(place) = self.address_place() {
+            fields.push(("address_place", place.into()));
+        }
         if let Some(first) = self.source.first() {
             fields.extend([("file", first.file.as_str().into()), ("line", first.line.into())]);
             fields.extend(first.column.map(|column| ("column", column.into())));
@@ -93,9 +115,25 @@ impl<'f> Located<'f> {
         self.place_of(self.fault.ip, inside(self.fault))
     }
 
-    /// A place in the program: `symbol+0x10 (file.o)`.
-    fn place(&self, addr: ExecAddr) -> Option<String> {
-        self.place_of(addr, addr)
+    /// What lies at the address that was accessed.
+    fn address_place(&self) -> Option<String> {
+        let &Fault { kind, address, .. } = self.fault;
+        if kind == FaultKind::PAGE_FAULT && address.0 < NULL_PAGE {
+            return Some(match address.0 {
+                0 => String::from("the null pointer"),
+                offset => format!("{offset} bytes behind the null pointer"),
+            });
+        }
+        if address.is_null() {
+            return None;
+        }
+        let Region { section, may } = self.region.as_ref()?;
+        Some(match (self.place_of(address, address), section) {
+            (Some(symbol), Some((section, _))) => format!("{symbol}, in `{section}`, which is {may}"),
+            (Some(symbol), None) => format!("{symbol}, which is {may}"),
+            (None, Some((section, file))) => format!("in `{section}` of {file}, which is {may}"),
+            (None, None) => format!("in a part of the program that is {may}"),
+        })
     }
 
     /// `addr` as a distance from the symbol that has `inside`.
@@ -124,6 +162,19 @@ fn inside(fault: &Fault) -> ExecAddr {
     ExecAddr(fault.ip.0.saturating_sub(u64::from(is_before)))
 }
 
+/// The part of the program that `addr` lies in.
+fn region(image: &Image<'_>, addr: ExecAddr) -> Option<Region> {
+    let holds =
+        |segment: &&Segment| ExecRange::from_len(segment.addr, segment.size).is_some_and(|all| all.contains(addr));
+    let may = match image.segments.iter().find(holds)?.group.prot {
+        Prot::Read => "read-only",
+        Prot::ReadWrite => "writable and not executable",
+        Prot::ReadExec => "executable and not writable",
+    };
+    let section = image.sections().find(|section| section.range.contains(addr));
+    Some(Region { section: section.map(|section| (printable(section.name), section.file.to_owned())), may })
+}
+
 /// One member of the list `source`.
 fn source_fields(frame: &SourceFrame) -> Json {
     let mut fields = vec![("file", frame.file.as_str().into()), ("line", frame.line.into())];
@@ -145,6 +196,7 @@ fn disassembled(bytes: &[u8], ip: ExecAddr) -> Option<String> {
     let mut text = String::new();
     let mut formatter = GasFormatter::new();
     formatter.options_mut().set_branch_leading_zeros(false);
+    formatter.options_mut().set_uppercase_hex(false);
     formatter.format(&instruction, &mut text);
     Some(text)
 }
@@ -158,6 +210,7 @@ mod tests {
         let text = |bytes: &[u8]| disassembled(bytes, ExecAddr(0x1000));
         assert_eq!(text(&[0x8b, 0x04, 0x25, 8, 0, 0, 0]).as_deref(), Some("mov 8,%eax"));
         assert_eq!(text(&[0x0f, 0x0b]).as_deref(), Some("ud2"));
+        assert_eq!(text(&[0xeb, 0x0a]).as_deref(), Some("jmp 0x100c"));
         assert_eq!(text(&[0xeb, 0xfe]).as_deref(), Some("jmp 0x1000"));
         assert_eq!((text(&[]), text(&[0x06]), text(&[0x0f])), (None, None, None));
     }
