@@ -7,6 +7,8 @@ use std::process::Command;
 use graft::link::{Externals, Image, Input, Options, parse, resolve};
 use graft::report::{SourceFrame, source_frames};
 use graft_protocol::ExecAddr;
+use object::read::elf::ElfFile64;
+use object::{Object as _, ObjectSection as _};
 
 const BASE: ExecAddr = ExecAddr(0x1000_0000);
 
@@ -68,6 +70,7 @@ fn an_address_has_the_lines_of_the_functions_inlined_there() {
         ("gcc", &["-gdwarf-4", "-O1"]),
         ("gcc", &["-g3", "-O1"]),
         ("gcc", &["-g", "-O1", "-fdebug-types-section"]),
+        ("gcc", &["-g", "-O1", "-gz"]),
         ("clang-19", &["-g", "-O1"]),
         ("clang-19", &["-gdwarf-4", "-O1"]),
         ("clang-19", &["-gline-tables-only", "-O1"]),
@@ -128,24 +131,32 @@ fn without_debug_information_or_outside_nothing_is_said() {
 }
 
 #[test]
-fn broken_debug_information_is_survived() {
-    let sound = compile("broken", "gcc", &["-O1", "-g"], ("source.c", SOURCE));
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % u64::try_from(below).unwrap()).unwrap()
-    };
-    let mut linked = 0;
-    for _ in 0..2000 {
-        let mut broken = sound.clone();
-        // Behind the file's header, whose damage the linker's own tests look at.
-        for _ in 0..=random(8) {
-            let at = 64 + random(broken.len() - 64);
-            broken[at] = u8::try_from(random(256)).unwrap();
+fn broken_debug_information_is_survived_and_fails_no_link() {
+    for flag in ["-gz=none", "-gz"] {
+        let sound = compile(&format!("broken{flag}"), "gcc", &["-O1", "-g", flag], ("source.c", SOURCE));
+        let debug = debug_bytes(&sound);
+        assert!(debug.len() > 1000);
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % u64::try_from(below).unwrap()).unwrap()
+        };
+        for _ in 0..1000 {
+            let mut broken = sound.clone();
+            for _ in 0..=random(8) {
+                broken[debug[random(debug.len())]] = u8::try_from(random(256)).unwrap();
+            }
+            link(&[broken], |image| image.entry.map(|entry| source_frames(image, entry))).expect("links as before");
         }
-        linked += usize::from(link(&[broken], |image| image.entry.map(|entry| source_frames(image, entry))).is_some());
     }
-    assert!(linked > 1000, "only {linked} of them linked");
+}
+
+/// Where in the file the debug sections and their relocations are.
+fn debug_bytes(object: &[u8]) -> Vec<usize> {
+    let file: ElfFile64<'_> = ElfFile64::parse(object).unwrap();
+    let of_debug = file.sections().filter(|section| section.name().unwrap().contains(".debug_"));
+    let ranges = of_debug.filter_map(|section| section.file_range());
+    ranges.flat_map(|(start, size)| start..start + size).map(|at| usize::try_from(at).unwrap()).collect()
 }

@@ -12,7 +12,7 @@ use object::LittleEndian as LE;
 use super::Image;
 use super::parse::{Kind, Object};
 use super::reloc::x86_64::howto;
-use super::reloc::{Operands, apply};
+use super::reloc::{Expr, Operands, apply};
 use super::resolve::{Definition, SectionId, State, Target};
 
 /// What every debug section's name begins with.
@@ -54,22 +54,32 @@ impl<'l> Image<'l> {
         let parts: &'l Object<'l> = program.loaded[object].object;
         let mut found = DebugSections::default();
         // Sections of one name make one, as a linker would join them; references to them count from its start.
-        let mut starts = vec![0_u64; parts.sections.len()];
-        for (start, section) in starts.iter_mut().zip(&parts.sections) {
-            if section.kind == Kind::Aside && is_debug(section.name) && !section.is_compressed() {
+        let mut places = vec![None; parts.sections.len()];
+        for (place, section) in places.iter_mut().zip(&parts.sections) {
+            if section.kind == Kind::Aside
+                && is_debug(section.name)
+                && let Some(content) = section.unpacked()
+            {
                 let joined = found.sections.entry(section.name).or_default();
-                *start = u64::try_from(joined.len()).unwrap_or(u64::MAX);
-                joined.extend_from_slice(section.content);
+                let start = joined.len();
+                joined.extend_from_slice(&content);
+                *place = Some(start..joined.len());
             }
         }
+        let starts: Vec<Option<u64>> = places.iter().map(|place| u64::try_from(place.as_ref()?.start).ok()).collect();
         for (index, relocations) in parts.debug_relocations() {
-            let (Some(section), Some(start)) = (parts.sections.get(index), starts.get(index)) else { continue };
-            let range =
-                usize::try_from(*start).ok().and_then(|start| Some(start..start.checked_add(section.content.len())?));
-            let output = found.sections.get_mut(section.name).zip(range).and_then(|(all, range)| all.get_mut(range));
+            // Each section once, whatever number of tables there is for it.
+            let place = places.get_mut(index).and_then(Option::take);
+            let (Some(section), Some(place)) = (parts.sections.get(index), place) else { continue };
+            let output = found.sections.get_mut(section.name).and_then(|joined| joined.get_mut(place));
             let Some(output) = output else { continue };
+            // No relocation of data looks at what it overwrites.
+            let input = vec![0; output.len()];
             for relocation in relocations.entries() {
-                let Some(howto) = howto(relocation.r_type(LE, false)) else { continue };
+                let Some(howto) = howto(relocation.r_type(LE, false)).filter(|howto| howto.expr == Expr::Absolute)
+                else {
+                    continue;
+                };
                 let target = program.target(object, relocation.r_sym(LE, false));
                 let (symbol, addend) = match target.and_then(|target| self.debug_value(object, target, &starts)) {
                     Some(symbol) => (symbol, relocation.r_addend.get(LE)),
@@ -78,19 +88,19 @@ impl<'l> Image<'l> {
                 };
                 let operands = Operands { symbol, addend, place: 0, got: 0, slot: None, stub: None, size: 0 };
                 // A field that cannot be filled stays as it is: what it describes is not found, and nothing else is lost.
-                let _ = apply(&howto, &operands, relocation.r_offset.get(LE), section.content, output);
+                let _ = apply(&howto, &operands, relocation.r_offset.get(LE), &input, output);
             }
         }
         found
     }
 
     /// What a relocation of debug information counts from; `None` for what is not in the program, or another object's copy.
-    fn debug_value(&self, object: usize, target: Target, starts: &[u64]) -> Option<u64> {
+    fn debug_value(&self, object: usize, target: Target, starts: &[Option<u64>]) -> Option<u64> {
         let program = self.layout.program;
         let placed = match target {
             Target::Absolute(value) => return Some(value),
             Target::Section(id, value) if program.section(id).kind == Kind::Aside => {
-                return Some(starts.get(id.section)?.wrapping_add(value));
+                return starts.get(id.section).copied().flatten().map(|start| start.wrapping_add(value));
             }
             Target::Section(id, _) => id,
             Target::Global(id) => match program.globals.get(id.0)?.definition {

@@ -1,10 +1,16 @@
 //! What the linker makes of a section header.
 
+use std::borrow::Cow;
+
+use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use object::LittleEndian as LE;
 use object::elf;
 use object::read::elf::CrelIterator;
 
 pub(crate) type Rela = elf::Rela64<LE>;
+
+/// How many bytes zlib makes of one at most.
+const MOST_DEFLATED: usize = 1032;
 
 /// A section of an object, at the object's own index.
 #[derive(Clone, Debug)]
@@ -103,14 +109,24 @@ impl Relocations<'_> {
     }
 }
 
-impl Section<'_> {
+impl<'a> Section<'a> {
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }
 
-    /// Whether the content is to be unpacked before it means anything.
-    pub(crate) fn is_compressed(&self) -> bool {
-        self.has(elf::SHF_COMPRESSED)
+    /// The content, unpacked where it is packed; `None` when it cannot be, or not by zlib.
+    pub(crate) fn unpacked(&self) -> Option<Cow<'a, [u8]>> {
+        if !self.has(elf::SHF_COMPRESSED) {
+            return Some(Cow::Borrowed(self.content));
+        }
+        let (header, packed) = object::pod::from_bytes::<elf::CompressionHeader64<LE>>(self.content).ok()?;
+        if header.ch_type.get(LE) != elf::ELFCOMPRESS_ZLIB {
+            return None;
+        }
+        // Deflate makes no more of its input, whatever the header states.
+        let most = packed.len().saturating_mul(MOST_DEFLATED);
+        let size = usize::try_from(header.ch_size.get(LE)).ok().filter(|size| *size <= most)?;
+        decompress_to_vec_zlib_with_limit(packed, size).ok().map(Cow::Owned)
     }
 
     /// Whether a name like this lets C code ask for `__start_<name>` and `__stop_<name>`.
