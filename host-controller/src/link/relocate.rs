@@ -10,7 +10,7 @@ use super::layout::{Location, NOWHERE, Piece, STUB_SIZE};
 use super::name::printable;
 use super::parse::{Rela, Visibility};
 use super::reloc::x86_64::howto;
-use super::reloc::{ApplyError, Operands, apply};
+use super::reloc::{ApplyError, Operands, apply, may_use_stub};
 use super::resolve::{FUNCTION_OFFSET, Global, GlobalId, SectionId, Target};
 use super::{Externals, Image, Layout, RelocateError, Segment, image};
 
@@ -191,10 +191,15 @@ impl Linker<'_> {
             _ => (program.local_slots.get(&(id.object, index)).copied(), None, own.map_or(0, |symbol| symbol.size)),
         };
         let slot = slot.and_then(|slot| self.layout.slots.get(slot)).filter(|slot| **slot != NOWHERE);
-        let stub = stub.and_then(|stub| u64::try_from(stub).ok());
+        let addend = relocation.r_addend.get(LE);
+        let may_use_stub = |_: &u64| {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            may_use_stub(&howto, program.section(id).is_code(), input, start, addend)
+        };
+        let stub = stub.and_then(|stub| u64::try_from(stub).ok()).filter(may_use_stub);
         let operands = Operands {
             symbol: self.address(target),
-            addend: relocation.r_addend.get(LE),
+            addend,
             place,
             got: self.at(self.layout.got),
             slot: slot.map(|slot| self.at(*slot)),

@@ -114,6 +114,11 @@ impl<'a> Section<'a> {
         self.flags & u64::from(flag) != 0
     }
 
+    /// Whether it holds instructions.
+    pub(crate) fn is_code(&self) -> bool {
+        self.has(elf::SHF_EXECINSTR)
+    }
+
     /// The content, unpacked where it is packed; `None` when it cannot be, or not by zlib.
     pub(crate) fn unpacked(&self) -> Option<Cow<'a, [u8]>> {
         if !self.has(elf::SHF_COMPRESSED) {

@@ -67,7 +67,7 @@ pub(super) struct Operands {
     pub got: u64,
     /// G + GOT, when the symbol has a slot.
     pub slot: Option<u64>,
-    /// A stub that jumps to the symbol, when it has one.
+    /// A stub that jumps to the symbol, when it has one and [`may_use_stub`] allows it.
     pub stub: Option<u64>,
     /// Z
     pub size: u64,
@@ -114,7 +114,7 @@ pub(super) fn apply(
         Expr::None => return Ok(()),
         Expr::Absolute => add(operands.symbol),
         Expr::PcRelative | Expr::Branch => match (operands.stub, in_range(howto, pc(operands.symbol))) {
-            (Some(stub), Err(_)) if may_use_stub(howto, input, start, operands.addend) => pc(stub),
+            (Some(stub), Err(_)) => pc(stub),
             _ => pc(operands.symbol),
         },
         Expr::GotSlot => add(slot()?).wrapping_sub(operands.got),
@@ -133,9 +133,12 @@ pub(super) fn apply(
 }
 
 /// Whether the field at `start` may lead to a stub for its target instead: it is the target of a call or jump.
-pub(super) fn may_use_stub(howto: &Howto, input: &[u8], start: usize, addend: i64) -> bool {
+///
+/// In code, an addend other than -4 asks for a place behind the function's start, where its stub has nothing to offer. In
+/// data it may as well be the distance to where the value counts from, as in tables of relative pointers.
+pub(super) fn may_use_stub(howto: &Howto, is_code: bool, input: &[u8], start: usize, addend: i64) -> bool {
     match howto.expr {
-        Expr::Branch => true,
+        Expr::Branch => addend == -4 || !is_code,
         Expr::PcRelative => howto.width == 4 && x86_64::is_branch(input, start, addend),
         _ => false,
     }

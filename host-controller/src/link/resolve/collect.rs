@@ -210,7 +210,7 @@ impl<'o> Collector<'_, 'o> {
         let offset = usize::try_from(relocation.r_offset.get(LE)).unwrap_or(usize::MAX);
         let addend = relocation.r_addend.get(LE);
         let elsewhere = global.is_elsewhere() && global.stub.is_none();
-        if elsewhere && may_use_stub(howto, section.content, offset, addend) {
+        if elsewhere && may_use_stub(howto, section.is_code(), section.content, offset, addend) {
             global.stub = Some(self.program.stubs.len());
             self.program.stubs.push(id);
             self.slot(Target::Global(id), None, true);

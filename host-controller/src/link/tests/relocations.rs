@@ -181,6 +181,49 @@ fn calls_out_of_reach_go_through_a_stub() {
 }
 
 #[test]
+fn calls_of_a_place_behind_a_functions_start_never_go_to_its_stub() {
+    // `call f+8` and `lea f+8(%rip)`, and beside them a `call f` that makes a stub.
+    let mut elf = Elf::default();
+    let text = elf.section(".text", EXEC, &[0xe8, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x48, 0x8d, 0x05, 0, 0, 0, 0]);
+    elf.symbol("main", text, 0);
+    let f = elf.symbol("f", UNDEF, 0);
+    elf.relocate(text, 1, R_X86_64_PLT32, f, -4);
+    for (offset, addend) in [(6, 4), (6, -8), (13, 4)] {
+        let mut elf = elf.clone();
+        elf.relocate(text, offset, R_X86_64_PLT32, f, addend);
+        let near = BASE + 0x1000_0000;
+        let linked = link(&[elf.build()], &[("f", near)]).unwrap();
+        let at = linked.address("main") + offset;
+        assert_eq!(at.wrapping_add_signed(linked.half(at).into()), near.wrapping_add_signed(addend));
+        let far = link(&[elf.build()], &[("f", 0x7fff_0000_0000)]).unwrap_err().to_string();
+        assert!(far.starts_with(&format!("0.o: .text+{offset:#x}: PLT32 to f = 0x")), "{far}");
+    }
+}
+
+#[test]
+fn relative_pointers_in_data_lead_to_the_stub_whatever_they_count_from() {
+    let s = 0x7fff_0000_0000;
+    let mut elf = Elf::default();
+    let text = elf.section(".text", EXEC, &[0xc3]);
+    let table = elf.section(".rodata", ALLOC, &[0; 12]);
+    elf.symbol("main", text, 0);
+    let place = elf.symbol("table", table, 0);
+    let f = elf.symbol("f", UNDEF, 0);
+    elf.relocate(text, 0, R_X86_64_NONE, place, 0);
+    for offset in [0, 4, 8] {
+        // `.long f@PLT - table`
+        elf.relocate(table, offset, R_X86_64_PLT32, f, offset.cast_signed());
+    }
+    let linked = link(&[elf.build()], &[("f", s)]).unwrap();
+    let table = linked.address("table");
+    for offset in [0, 4, 8] {
+        let stub = table.wrapping_add_signed(linked.half(table + offset).into());
+        assert_eq!(linked.bytes(stub, 2), [0xff, 0x25], "jmp *slot(%rip)");
+        assert_eq!(linked.word((stub + 6).wrapping_add_signed(linked.half(stub + 2).into())), s);
+    }
+}
+
+#[test]
 fn data_out_of_reach_is_an_error_that_says_what_to_do() {
     let mut elf = Elf::default();
     let text = elf.section(".text", EXEC, &[0x48, 0x8d, 0x05, 0, 0, 0, 0, 0xc3]);
