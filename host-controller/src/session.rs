@@ -83,6 +83,10 @@ impl fmt::Debug for Options {
     }
 }
 
+/// Asks an executor that is silent for its Setup. A session that ends says how it went, this does not: so a relay can tell
+/// who has not heard the Setup yet from who leaves without a call.
+pub(crate) const NUDGE: Message<'static> = Message::Hangup(None);
+
 /// How long the end of a session waits for answers that are on their way out.
 const ANSWERS_LIMIT: Duration = Duration::from_millis(500);
 
@@ -135,7 +139,7 @@ impl Session {
                 state.nudged = true;
             }
             // Failing to say so shows as the end of the session.
-            let _ = inner.send(&WholeMessage::new(&Message::Hangup(Some(Outcome(Ok(()))))));
+            let _ = inner.send(&WholeMessage::new(&NUDGE));
         }
         if !inner.setup_arrives(began + patience) {
             return Err(OpenError::Silent(patience));

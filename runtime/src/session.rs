@@ -104,7 +104,8 @@ pub enum Ending {
     Controller,
     /// The executor, once the controller seems finished: LLVM 19's and 22's tools never close a socket they still read
     /// from and wait for ever. Finished is: `run_as_main` was answered, and no initialized region is left or the line
-    /// has been quiet for some seconds; or everything that was reserved is released, and the line is quiet for a moment.
+    /// has been quiet for some seconds; or everything that was reserved is released, and the line is quiet for a moment; or
+    /// nothing is initialized, and the line is quiet for a minute.
     ///
     /// A controller that called one of Graft's own functions is none of these tools and is left alone.
     CloseFirst,
@@ -116,6 +117,8 @@ const QUIET_EMPTY_MILLIS: u64 = 200;
 /// After `main`, with memory left in place: longer than any controller thinks between `main` and its first release, also
 /// on a busy machine.
 const QUIET_AFTER_MAIN_MILLIS: u64 = 5_000;
+/// With nothing in place and no program run: a controller that failed before it got that far. Others may be linking.
+const QUIET_THINKING_MILLIS: u64 = 60_000;
 
 impl<P: Platform, L: Line> Executor<P, L> {
     /// Serves one session: sends Setup, serves requests, frees everything, and returns why it ended.
@@ -139,6 +142,8 @@ impl<P: Platform, L: Line> Executor<P, L> {
                 Patience::UpTo { millis: QUIET_EMPTY_MILLIS }
             } else if finished {
                 Patience::UpTo { millis: QUIET_AFTER_MAIN_MILLIS }
+            } else if ending == Ending::CloseFirst && self.may_have_failed() {
+                Patience::UpTo { millis: QUIET_THINKING_MILLIS }
             } else {
                 Patience::Idle
             };
@@ -165,6 +170,11 @@ impl<P: Platform, L: Line> Executor<P, L> {
     /// Whether a tool that linked nothing in the end seems to wait for us.
     fn has_given_up(&self) -> bool {
         self.memory.lock().is_used_up() && self.calls.lock().may_be_llvm_tool()
+    }
+
+    /// Whether a tool that has nothing in place may be waiting for us, too.
+    fn may_have_failed(&self) -> bool {
+        self.memory.lock().is_idle() && self.calls.lock().may_be_llvm_tool()
     }
 
     /// Why the session is over, if it is.

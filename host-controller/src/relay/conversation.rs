@@ -39,7 +39,7 @@ impl Relay {
             }
             let verdict = match closing {
                 Closing::Client => Verdict::Stay,
-                Closing::Relay => tracker.verdict(last.max(client.heard_at()).elapsed()),
+                Closing::Relay => tracker.verdict(last.max(client.heard_at()).elapsed(), !self.waiting.is_empty()),
             };
             let wait = match verdict {
                 Verdict::Close(reason) => {
@@ -117,10 +117,18 @@ impl Relay {
             }
         };
         match message.message() {
-            // Meant for a line that does not know connections: asks for a Setup, which it has.
-            Message::Hangup(_) if !tracker.any_call() => true,
-            Message::Hangup(_) => {
+            // Meant for a line that does not know connections: asks for the Setup, which was on its way.
+            Message::Hangup(None) if !tracker.any_call() => {
+                let setup = self.executor.as_ref().and_then(|executor| executor.unused.clone());
+                setup.into_iter().for_each(|setup| client.send(setup));
+                true
+            }
+            Message::Hangup(_) if tracker.any_call() => {
                 self.tell_executor(message);
+                false
+            }
+            Message::Hangup(_) => {
+                self.leave_executor();
                 false
             }
             Message::Setup(_) => {

@@ -24,8 +24,7 @@ use graft_protocol::{Message, Outcome, Text};
 use thiserror::Error;
 
 use self::ends::{Endpoint, Event, Heard, Side};
-use crate::session::SETUP_PATIENCE;
-use crate::session::{WholeMessage, Wire};
+use crate::session::{NUDGE, SETUP_PATIENCE, WholeMessage, Wire};
 use crate::transport::{Connection, SideChannels};
 
 pub use listen::{Listener, is_stale_socket};
@@ -230,7 +229,7 @@ impl Relay {
         let nudge_after = self.executor.as_mut().and_then(|executor| executor.nudge_after.take());
         let mut waited = self.await_setup(nudge_after.unwrap_or(limit));
         if nudge_after.is_some() && matches!(waited, Err(NoSetup::Silent(_))) {
-            self.tell_executor(hangup_in_order());
+            self.tell_executor(WholeMessage::new(&NUDGE));
             waited = self.await_setup(limit);
         }
         waited.map_err(|what| {

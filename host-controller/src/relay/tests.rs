@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use graft_protocol::{ExecAddr, Seq, Setup};
 
 use super::*;
-use crate::session::{DEFAULT_LIMIT, MessageReader};
+use crate::session::{DEFAULT_LIMIT, MessageReader, NUDGE};
 use crate::transport::Target;
 
 const RUN_AS_MAIN: &str = "__llvm_orc_bootstrap_run_as_main_wrapper";
@@ -164,8 +164,9 @@ fn clients_come_one_after_another_and_leave_the_line_clean() {
     });
     let mut client = stage.client();
     client.hears_setup();
-    // Asks for the Setup it has: not for the executor.
-    client.say(&Message::Hangup(None));
+    // Asks for the Setup it has: nothing for the executor.
+    client.say(&NUDGE);
+    client.hears_setup();
     client.call_main(7);
     assert_eq!(client.hear().message(), Message::Result { seq_no: 7, payload: b"result" });
     client.say(&Message::Hangup(Some(Outcome(Ok(())))));
@@ -189,6 +190,31 @@ fn clients_come_one_after_another_and_leave_the_line_clean() {
         stopped
     };
     assert!(notes.iter().any(|note| note.contains("3 bytes after its start, of 32")), "{notes:?}");
+}
+
+#[test]
+fn a_client_that_hangs_up_without_a_call_is_let_go_and_costs_the_executor_nothing() {
+    let stage = Stage::new("no-call", false, |listener| {
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        line.setup();
+        assert_eq!(line.hear().message().head().1, 3);
+        line.say(&Message::Result { seq_no: 3, payload: b"" });
+        assert_eq!(line.hears_hangup(), "");
+        let _ = line.try_setup();
+        line.is_left();
+    });
+    for _ in 0..3 {
+        let mut client = stage.client();
+        client.hears_setup();
+        client.say(&Message::Hangup(Some(Outcome(Ok(())))));
+        client.hears_the_end();
+    }
+    let mut client = stage.client();
+    client.hears_setup();
+    client.call_main(3);
+    assert_eq!(client.hear().message().head().1, 3);
+    drop(client);
+    stage.end();
 }
 
 #[test]

@@ -21,7 +21,9 @@ const QUIET_AFTER_MAIN: Duration = Duration::from_secs(5);
 const QUIET_FAILED: Duration = Duration::from_secs(10);
 /// Quiet this long with nothing in place and nothing wrong: a client that failed before it asked for anything, or one that
 /// was forgotten. Others compile, or wait for their user's next line.
-const QUIET_THINKING: Duration = Duration::from_secs(300);
+const QUIET_THINKING: Duration = Duration::from_secs(60);
+/// The same while somebody else waits to be served.
+const QUIET_WANTED: Duration = Duration::from_secs(10);
 
 /// Whether to close now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +116,8 @@ impl Tracker {
         }
     }
 
-    /// Whether to close, after nothing was said for `quiet`.
-    pub(super) fn verdict(&self, quiet: Duration) -> Verdict {
+    /// Whether to close, after nothing was said for `quiet`; `wanted` says that somebody else waits to be served.
+    pub(super) fn verdict(&self, quiet: Duration, wanted: bool) -> Verdict {
         if self.ours || !self.asked.is_empty() || !self.called_back.is_empty() {
             return Verdict::Stay;
         }
@@ -131,6 +133,8 @@ impl Tracker {
             (QUIET_EMPTY, "it has freed everything and is silent")
         } else if self.regions.is_empty() && self.any_failure {
             (QUIET_FAILED, "a call of it failed, and it is silent")
+        } else if self.regions.is_empty() && wanted {
+            (QUIET_WANTED, "it has nothing in place and is silent, and another client waits")
         } else if self.regions.is_empty() {
             (QUIET_THINKING, "it has nothing in place and is silent")
         } else {
@@ -265,7 +269,7 @@ mod tests {
 
         fn call(&mut self, function: &str, args: &dyn Encode, result: &dyn Encode) {
             let seq_no = self.ask(function, args);
-            assert_eq!(self.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay, "a call is pending");
+            assert_eq!(self.tracker.verdict(Duration::from_secs(1000), false), Verdict::Stay, "a call is pending");
             self.answer(seq_no, result);
         }
 
@@ -298,12 +302,12 @@ mod tests {
         talk.reserve(0x10000);
         talk.reserve(0x20000);
         talk.fill("initialize", 0x21000, &Expected(Ok(ExecAddr(0x21000))));
-        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay);
+        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000), false), Verdict::Stay);
         talk.main();
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_AFTER_MAIN));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_AFTER_MAIN));
         talk.free("release", &[0x20000]);
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
-        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close(_)));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_EMPTY));
+        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY, false), Verdict::Close(_)));
     }
 
     #[test]
@@ -315,9 +319,9 @@ mod tests {
         }
         talk.main();
         talk.free("deallocate", &[0x20000]);
-        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(_)));
+        assert!(matches!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(_)));
         talk.free("deallocate", &[0x10000]);
-        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::Close(_)));
+        assert!(matches!(talk.tracker.verdict(ZERO, false), Verdict::Close(_)));
     }
 
     #[test]
@@ -328,14 +332,14 @@ mod tests {
         talk.main();
         talk.free("deinitialize", &[0x10000]);
         // The slab may be filled again.
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_EMPTY));
         talk.fill("initialize", 0x10000, &Expected(Ok(ExecAddr(0x10000))));
-        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::CloseAfter(QUIET_AFTER_MAIN - QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(QUIET_EMPTY, false), Verdict::CloseAfter(QUIET_AFTER_MAIN - QUIET_EMPTY));
         talk.main();
         talk.free("deinitialize", &[0x10000]);
-        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close(_)));
+        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY, false), Verdict::Close(_)));
         talk.free("release", &[0x10000]);
-        assert!(matches!(talk.tracker.verdict(ZERO), Verdict::Close(_)));
+        assert!(matches!(talk.tracker.verdict(ZERO, false), Verdict::Close(_)));
     }
 
     #[test]
@@ -343,51 +347,53 @@ mod tests {
         let mut talk = Talk::new();
         let asked = talk.ask("run_as_main", &0_u64);
         talk.tracker.executor_says(&Message::Result { seq_no: asked, payload: &[] });
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_FAILED));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_FAILED));
 
         let mut talk = Talk::new();
         talk.reserve(0x10000);
         talk.fill("initialize", 0x10000, &Expected(Ok(ExecAddr(0x10000))));
         let asked = talk.ask("run_as_main", &0_u64);
         talk.tracker.executor_says(&Message::Result { seq_no: asked, payload: &[1, 2, 3] });
-        assert_eq!(talk.tracker.verdict(QUIET_FAILED), Verdict::Stay);
+        assert_eq!(talk.tracker.verdict(QUIET_FAILED, false), Verdict::Stay);
     }
 
     #[test]
     fn failed_clients_are_recognized_by_their_silence() {
         let mut talk = Talk::new();
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_THINKING));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_THINKING));
         talk.reserve(0x10000);
-        assert_eq!(talk.tracker.verdict(QUIET_EMPTY), Verdict::CloseAfter(QUIET_THINKING - QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(QUIET_EMPTY, false), Verdict::CloseAfter(QUIET_THINKING - QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(ZERO, true), Verdict::CloseAfter(QUIET_WANTED));
+        assert!(matches!(talk.tracker.verdict(QUIET_WANTED, true), Verdict::Close(_)));
         let mut failing = Talk::new();
         failing.reserve(0x10000);
         failing.call("lookup", &0_u64, &Expected::<ExecAddr>(Err(Text::new("no such symbol"))));
-        assert_eq!(failing.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_FAILED));
+        assert_eq!(failing.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_FAILED));
         talk.free("release", &[0x10000]);
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
-        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY), Verdict::Close(_)));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_EMPTY));
+        assert!(matches!(talk.tracker.verdict(QUIET_EMPTY, false), Verdict::Close(_)));
 
         let refused = Expected::<ExecAddr>(Err(Text::new("no memory")));
         let mut talk = Talk::new();
         talk.call("reserve", &ReserveArgs { instance: ExecAddr(1), size: 1 }, &refused);
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_EMPTY));
 
         let mut talk = Talk::new();
         talk.reserve(0x10000);
         talk.fill("finalize", 0x10000, &Outcome(Err(Text::new("bad"))));
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_EMPTY));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_EMPTY));
     }
 
     #[test]
     fn our_own_clients_and_pending_callbacks_stay() {
         let mut talk = Talk::new();
         talk.call("call_main", &0_u64, &0_i64);
-        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay);
+        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000), false), Verdict::Stay);
 
         let mut talk = Talk::new();
         talk.tracker.executor_says(&Message::Call { seq_no: 5, target: ExecAddr(1), args: &[] });
-        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000)), Verdict::Stay);
+        assert_eq!(talk.tracker.verdict(Duration::from_secs(1000), false), Verdict::Stay);
         talk.tracker.client_says(&Message::Result { seq_no: 5, payload: &[] });
-        assert_eq!(talk.tracker.verdict(ZERO), Verdict::CloseAfter(QUIET_THINKING));
+        assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_THINKING));
     }
 }

@@ -186,7 +186,7 @@ fn a_session_that_does_not_begin_says_why() {
 fn a_silent_executor_is_nudged() {
     let (wire, mut played) = pair();
     let executor = thread::spawn(move || {
-        assert_eq!(played.call().message(), Message::Hangup(Some(Outcome(Ok(())))));
+        assert_eq!(played.call().message(), NUDGE);
         played.setup();
         played
     });
@@ -226,7 +226,7 @@ fn calls_can_fail_alone() {
 fn nudged(patience: Duration, act: impl FnOnce(&mut Played) + Send + 'static) -> Result<Session, OpenError> {
     let (wire, mut played) = pair();
     thread::spawn(move || {
-        assert_eq!(played.call().message(), Message::Hangup(Some(Outcome(Ok(())))));
+        assert_eq!(played.call().message(), NUDGE);
         act(&mut played);
     });
     Session::open(wire, Options { nudge_after: Some(Duration::ZERO), setup_patience: patience, ..Options::default() })

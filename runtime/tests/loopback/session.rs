@@ -6,7 +6,7 @@ use graft_protocol::{ExecAddr, Message, RunMainArgs, Seq, Void, call};
 use graft_runtime::{Ending, LineError, SessionEnd};
 
 use super::fake::{FRAMES, PAGE};
-use super::wire::{Controller, Received, header};
+use super::wire::{Controller, FASTER, Received, header};
 
 fn run_main(c: &mut Controller, at: u64) {
     c.call::<call::RunAsMain>(&RunMainArgs { entry: ExecAddr(at), args: Seq::new(&[]) });
@@ -88,21 +88,30 @@ fn the_executor_closes_first_after_the_last_release() {
 
 #[test]
 fn the_executor_closes_first_after_a_quiet_time() {
-    // After main, with memory still initialized; and before it, with everything released.
-    for before_main in [false, true] {
+    let released = |c: &mut Controller, at| c.release(&[at]).unwrap();
+    let left_after_main = |c: &mut Controller, at| run_main(c, at);
+    let quiet: [(&dyn Fn(&mut Controller, u64), u64); 2] = [(&released, 200), (&left_after_main, 5_000)];
+    for (act, millis) in quiet {
         let mut c = Controller::serving(1, Ending::CloseFirst);
         let code = code(&c);
         let at = c.load(&code);
-        if before_main {
-            c.release(&[at]).unwrap();
-        } else {
-            run_main(&mut c, at);
-        }
-        let start = Instant::now();
-        assert_eq!(c.receive(), Received::End);
-        assert!(start.elapsed() >= Duration::from_millis(190));
-        assert_eq!(c.join(), [SessionEnd::Finished]);
+        act(&mut c, at);
+        closes_after(c, millis);
     }
+    // Nothing was ever said, or only asked for.
+    closes_after(Controller::serving(1, Ending::CloseFirst), 60_000);
+    let mut c = Controller::serving(1, Ending::CloseFirst);
+    c.reserve(PAGE).unwrap();
+    closes_after(c, 60_000);
+}
+
+fn closes_after(mut c: Controller, millis: u64) {
+    let start = Instant::now();
+    assert_eq!(c.receive(), Received::End);
+    let quiet = Duration::from_millis(millis) / FASTER;
+    // The line had been quiet for a little while already.
+    assert!(start.elapsed() >= quiet.mul_f32(0.9), "{:?} of {quiet:?}", start.elapsed());
+    assert_eq!(c.join(), [SessionEnd::Finished]);
 }
 
 #[test]

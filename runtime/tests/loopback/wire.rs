@@ -17,6 +17,9 @@ use super::fake::Machine;
 /// How long a stalled peer is waited for.
 const STALL: Duration = Duration::from_millis(50);
 
+/// How much faster than the executor's own its quiet times pass here.
+pub(crate) const FASTER: u32 = 20;
+
 #[derive(Default)]
 struct Ends {
     to_executor: VecDeque<u8>,
@@ -68,12 +71,16 @@ impl Line for Pipes {
                     continue;
                 }
                 Patience::MidMessage => STALL,
-                Patience::UpTo { millis } => Duration::from_millis(millis),
+                Patience::UpTo { millis } => Duration::from_millis(millis) / FASTER,
             };
             let (again, timeout) = self.0.1.wait_timeout(ends, limit).unwrap_or_else(PoisonError::into_inner);
             ends = again;
             if timeout.timed_out() && ends.to_executor.is_empty() {
-                return Err(LineError::Stalled { millis: limit.as_millis() as u64 });
+                let millis = match patience {
+                    Patience::UpTo { millis } => millis,
+                    _ => limit.as_millis() as u64,
+                };
+                return Err(LineError::Stalled { millis });
             }
         }
     }
