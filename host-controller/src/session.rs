@@ -270,6 +270,13 @@ impl Caller {
         lock(&self.0.handlers).insert(tag, Handler::Output(Arc::new(Mutex::new(output))));
     }
 
+    /// Ends every wait for an answer, now and from now on, in [`CallError::Interrupted`]. What has arrived can be taken.
+    /// May be called anywhere, also by those who take output.
+    pub fn interrupt(&self) {
+        self.0.lock().interrupted = true;
+        self.0.changed.notify_all();
+    }
+
     /// What the session cost so far.
     #[must_use]
     pub fn figures(&self) -> Figures {

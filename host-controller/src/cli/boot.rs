@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Resul
     let console = Console::default();
     let mut relay = Relay::new(reach(target, report), hooks(&console, report));
     let stopper = relay.stopper();
-    signals::on_interrupt(move || stopper.stop())?;
+    signals::on_interrupt(move |_| stopper.stop())?;
     let mut own = None;
     let (listener, at) = match &args.listen {
         Some(Place::Tcp(host, port)) => (Listener::tcp(host, *port), format!("{host}:{port}")),

@@ -20,6 +20,7 @@ Exit codes:
   136  ... an arithmetic fault
   137  ... the machine's memory being used up
   139  ... a page or protection fault, stack overflow or any other fault
+  141  standard output was closed by its reader, and the program ended for it
 
 The program's console is standard output; everything else is on standard error.";
 

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use graft::launch::{self, Ending, Finished, LaunchError};
@@ -17,7 +19,7 @@ use super::console::Console;
 use super::json::Json;
 use super::link_args::{LinkArgs, address};
 use super::report::Report;
-use super::{exit, fault, link_args, map};
+use super::{exit, fault, link_args, map, signals};
 
 /// What `graft run` takes.
 #[derive(Debug, clap::Args)]
@@ -138,6 +140,13 @@ pub(crate) fn run(args: &Args, target: Option<&Target>, report: Report) -> anyho
     let console = Console::default();
     let mut attached = Attached::new(target, &console, report)?;
     times.connect = attached.connect_time;
+    console.belongs_to(attached.session.caller());
+    let signal = Arc::new(AtomicI32::new(0));
+    let (caller, caught) = (attached.session.caller(), Arc::clone(&signal));
+    signals::on_interrupt(move |signal| {
+        caught.store(signal, Ordering::Relaxed);
+        caller.interrupt();
+    })?;
     let page_size = attached.session.peer().page_size();
     let code = if page_size == expected.page_size {
         in_session(args, &layout, &mut attached, &console, &mut times, report)
@@ -147,14 +156,20 @@ pub(crate) fn run(args: &Args, target: Option<&Target>, report: Report) -> anyho
         in_session(args, &program.layout()?, &mut attached, &console, &mut times, report)
     };
     let total = began.elapsed();
-    let stuck = matches!(code, Ok(exit::TIMED_OUT));
+    let lost = console.is_lost();
+    let signal = signal.load(Ordering::Relaxed);
+    let stuck = matches!(code, Ok(exit::TIMED_OUT)) || lost || signal != 0;
     let figures = if stuck { attached.give_up() } else { attached.detach() };
     if args.stats {
         stats(&figures, &times, total, report);
     }
-    let code = code?;
-    console.check()?;
-    Ok(code)
+    match code {
+        Err(_) if signal != 0 => signals::die_of(signal),
+        Err(error) if !lost => Err(error),
+        // It was interrupted for that.
+        Err(_) => console.check().map(|()| exit::of_signal(libc::SIGPIPE)),
+        Ok(code) => console.check().map(|()| code),
+    }
 }
 
 /// Everything that needs the executor; `layout` suits its pages.

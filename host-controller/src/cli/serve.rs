@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, target: &Target, report: Report) -> anyhow::Resul
         (Some(wire), _) => relay.serve_one(wire, Closing::Client)?,
         (None, Some((host, port))) => {
             let stopper = relay.stopper();
-            signals::on_interrupt(move || stopper.stop())?;
+            signals::on_interrupt(move |_| stopper.stop())?;
             let listener = Listener::tcp(host, *port)
                 .map_err(|error| anyhow::anyhow!("cannot listen at {host}:{port}: {error}"))?;
             relay.prepare()?;

@@ -1,4 +1,4 @@
-//! Ends a service in order when it is interrupted.
+//! Ends in order when interrupted.
 #![expect(unsafe_code, reason = "handles signals")]
 
 use std::fs::File;
@@ -15,12 +15,12 @@ const SAME_WISH: Duration = Duration::from_millis(300);
 /// The writing end of the pipe to the thread that acts on signals.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// Calls `stop` on a thread of its own when this process is interrupted, terminated or loses its terminal. When that
-/// happens again, the process ends at once.
+/// Calls `stop` with the signal, on a thread of its own, when this process is interrupted, terminated or loses its terminal.
+/// When that happens again, the process ends at once.
 ///
 /// A handler and not a mask with `sigwait`: some waits (those of `serialport`) go with a mask of their own, and a signal
 /// that comes meanwhile would end the process. Programs we start get the usual behaviour: `exec` resets handlers.
-pub(crate) fn on_interrupt(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn on_interrupt(stop: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     let (reader, writer) = io::pipe()?;
     // A handler must not wait, not even while nobody reads.
     // SAFETY: takes numbers only.
@@ -36,7 +36,7 @@ pub(crate) fn on_interrupt(stop: impl FnOnce() + Send + 'static) -> io::Result<(
             return;
         }
         let first = Instant::now();
-        stop();
+        stop(i32::from(signal[0]));
         while signals.read_exact(&mut signal).is_ok() {
             if first.elapsed() >= SAME_WISH {
                 process::exit(128 + i32::from(signal[0]));
@@ -47,6 +47,16 @@ pub(crate) fn on_interrupt(stop: impl FnOnce() + Send + 'static) -> io::Result<(
         handle(signal)?;
     }
     Ok(())
+}
+
+/// Ends the process by `signal`, as if it had not been handled: shells stop their own loops only then.
+pub(crate) fn die_of(signal: i32) -> ! {
+    // SAFETY: takes numbers only; the default action of a signal may be restored at any time.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: takes a number only.
+    unsafe { libc::raise(signal) };
+    // It is blocked.
+    process::exit(128 + signal);
 }
 
 fn handle(signal: i32) -> io::Result<()> {

@@ -59,6 +59,8 @@ pub(super) struct State {
     /// Outputs taken and not answered yet.
     pub(super) unanswered: u64,
     pub(super) closing: bool,
+    /// No answer is wanted any more.
+    pub(super) interrupted: bool,
     pub(super) end: Option<End>,
 }
 

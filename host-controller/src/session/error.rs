@@ -82,6 +82,12 @@ pub enum CallError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// This side does not want the answer any more.
+    #[error("interrupted while a call of {wrapper:?} was unanswered")]
+    Interrupted {
+        /// The function.
+        wrapper: WrapperId,
+    },
     /// An empty result where there should be one: LLVM's executors say so that they could not read the arguments.
     #[error("the executor answered a call of {wrapper:?} with nothing: it could not make sense of the call")]
     Empty {

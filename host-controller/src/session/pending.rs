@@ -29,7 +29,7 @@ impl<W: Wrapper> Pending<W> {
     /// Waits for the answer, for as long as the session's patience lasts.
     ///
     /// # Errors
-    /// When the session ends first, or the executor takes too long.
+    /// When the session ends first or is interrupted, or the executor takes too long.
     pub fn wait(self) -> Result<Reply<W>, CallError> {
         let deadline = Instant::now().checked_add(self.inner.options.patience);
         self.wait_until(deadline)
@@ -38,7 +38,7 @@ impl<W: Wrapper> Pending<W> {
     /// Waits for the answer until `deadline`, or for ever: the form for calls that run loaded code.
     ///
     /// # Errors
-    /// When the session ends first, or the deadline passes.
+    /// When the session ends first or is interrupted, or the deadline passes.
     pub fn wait_until(self, deadline: Option<Instant>) -> Result<Reply<W>, CallError> {
         let wrapper = W::ID;
         let began = Instant::now();
@@ -52,6 +52,9 @@ impl<W: Wrapper> Pending<W> {
             }
             if let Some(end) = &state.end {
                 return Err(CallError::Ended { wrapper, end: end.clone() });
+            }
+            if state.interrupted {
+                return Err(CallError::Interrupted { wrapper });
             }
             let Some(deadline) = deadline else {
                 state = self.inner.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
