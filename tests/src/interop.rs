@@ -7,7 +7,7 @@ mod known;
 mod run;
 mod table;
 
-pub use known::{KNOWN, Known, RACES, Race};
+pub use known::{KNOWN, Known, RACES, Race, Sign};
 pub use table::table_file;
 
 use crate::child::{End, Outcome};
@@ -87,8 +87,8 @@ impl Controller {
 pub enum Verdict {
     /// Status and output are right.
     Right,
-    /// Right, though not at the first attempt: the controller lost a race with itself.
-    RightAfterRace(&'static Race),
+    /// Right, though not at the first attempt: the controller lost a race with itself, as often as this says.
+    RightAfterRace(&'static Race, usize),
     /// It failed as the list says.
     Known(&'static Known),
     /// Wrong; the text says how.
@@ -103,8 +103,12 @@ pub enum Verdict {
 ///
 /// Panics with every cell that is wrong, or when the executor cannot be started.
 pub fn row(executor: Executor, controller: Controller, rows_in_all: usize) {
-    let verdicts = match Target::start(executor) {
-        Ok(target) => PROGRAMS.iter().map(|program| cell(&target, executor, controller, program)).collect(),
+    let mut retries_left = known::ROW_RETRIES;
+    let verdicts: Vec<Verdict> = match Target::start(executor) {
+        Ok(target) => {
+            let cells = PROGRAMS.iter();
+            cells.map(|program| cell(&target, executor, controller, program, &mut retries_left)).collect()
+        }
         Err(error) => vec![Verdict::Wrong(error); PROGRAMS.len()],
     };
     let named = PROGRAMS.iter().zip(&verdicts);
@@ -118,7 +122,13 @@ pub fn row(executor: Executor, controller: Controller, rows_in_all: usize) {
     assert!(wrong.is_empty(), "{executor:?} x {controller:?}: {} wrong\n\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-fn cell(target: &Target, executor: Executor, controller: Controller, program: &'static Program) -> Verdict {
+fn cell(
+    target: &Target,
+    executor: Executor,
+    controller: Controller,
+    program: &'static Program,
+    retries_left: &mut usize,
+) -> Verdict {
     if controller.is_lli() && !program.lli || !is_asked_for(program) {
         return Verdict::Absent;
     }
@@ -127,27 +137,30 @@ fn cell(target: &Target, executor: Executor, controller: Controller, program: &'
         return Verdict::Known(known);
     }
     let mut hit = None;
-    let mut left = known::ATTEMPTS;
-    loop {
-        left -= 1;
-        let outcome =
-            objects::built(program).and_then(|built| run::run(target, controller, program, built, known.is_some()));
+    for retries in 0..known::ATTEMPTS {
+        let may_race = known::races(executor, controller, program).next().is_some();
+        let ends = run::Ends { must_fail: known.is_some(), may_race };
+        let outcome = objects::built(program).and_then(|built| run::run(target, controller, program, built, ends));
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return Verdict::Wrong(error),
         };
-        let verdict = judge(executor, controller, program, &outcome);
-        match (verdict, hit) {
-            (Verdict::Right, Some(race)) => return Verdict::RightAfterRace(race),
-            (Verdict::Wrong(how), _) => {
-                hit = known::race(controller, program, &outcome.stderr);
-                if hit.is_none() || left == 0 {
-                    return Verdict::Wrong(how);
-                }
-            }
+        let how = match (judge(known, program, &outcome), hit) {
+            (Verdict::Right, Some(race)) => return Verdict::RightAfterRace(race, retries),
+            (Verdict::Wrong(how), _) => how,
             (verdict, _) => return verdict,
+        };
+        let shows = |race: &&Race| race.signs.iter().any(|sign| sign.shows(program, &outcome));
+        hit = known::races(executor, controller, program).find(shows);
+        if hit.is_none() {
+            return Verdict::Wrong(how);
         }
+        if *retries_left == 0 {
+            return Verdict::Wrong(format!("the row took {} further attempts already: {how}", known::ROW_RETRIES));
+        }
+        *retries_left -= 1;
     }
+    Verdict::Wrong(format!("{} attempts, and each time {}", known::ATTEMPTS, hit.map_or("", |race| race.why)))
 }
 
 /// `GRAFT_PROGRAMS=data,!large` runs only programs with the first word in their names, and none with the second.
@@ -159,14 +172,14 @@ fn is_asked_for(program: &Program) -> bool {
     (all || wanted.any(|word| program.name.contains(word))) && !unwanted.any(|word| program.name.contains(word))
 }
 
-fn judge(executor: Executor, controller: Controller, program: &Program, outcome: &Outcome) -> Verdict {
-    let known = known::of(executor, controller, program).and_then(|known| Some((known, known.sign?)));
+fn judge(known: Option<&'static Known>, program: &Program, outcome: &Outcome) -> Verdict {
+    let known = known.and_then(|known| Some((known, known.sign.as_ref()?)));
     match (known, difference(program, outcome)) {
         (None, None) => Verdict::Right,
         (None, Some(how)) => Verdict::Wrong(how),
         (Some((known, _)), None) => Verdict::Wrong(format!("works, though it is listed as impossible: {}", known.why)),
-        (Some((known, sign)), Some(_)) if outcome.stderr.contains(sign) => Verdict::Known(known),
-        (Some((_, sign)), Some(how)) => Verdict::Wrong(format!("fails, but without `{sign}`: {how}")),
+        (Some((known, sign)), Some(_)) if sign.shows(program, outcome) => Verdict::Known(known),
+        (Some((_, sign)), Some(how)) => Verdict::Wrong(format!("fails, but without {sign}: {how}")),
     }
 }
 

@@ -16,16 +16,37 @@ use crate::{place, tools};
 /// How long one cell may take. The slowest ships a mebibyte over an emulated serial line: some 5 s on an idle host, and
 /// many times that where everything else wants the processor too.
 const CELL_LIMIT: Duration = Duration::from_secs(240);
-/// How long one that must fail may take: over TCP `llvm-jitlink` 19 and 22 say why they fail before they load anything,
-/// and then wait for ever for an executor that knows of nothing.
+/// How long one that must fail may take: over TCP `llvm-jitlink` 22 says why it fails before it loads anything, and then
+/// waits for ever for an executor that knows of nothing.
 const FAILING_CELL_LIMIT: Duration = Duration::from_secs(20);
+/// How long one may take whose controller may lose a race with itself: over TCP it then waits for ever, too.
+const RACING_CELL_LIMIT: Duration = Duration::from_secs(60);
+
+/// How a cell may end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// It is listed as one that cannot work.
+    pub(super) must_fail: bool,
+    /// One of the races may hit it.
+    pub(super) may_race: bool,
+}
+
+impl Ends {
+    const fn limit(self) -> Duration {
+        match self {
+            Self { must_fail: true, .. } => FAILING_CELL_LIMIT,
+            Self { may_race: true, .. } => RACING_CELL_LIMIT,
+            _ => CELL_LIMIT,
+        }
+    }
+}
 
 pub(super) fn run(
     target: &Target,
     controller: Controller,
     program: &Program,
     built: &Built,
-    must_fail: bool,
+    ends: Ends,
 ) -> Result<Outcome, String> {
     let mut beside = None;
     let mut command;
@@ -74,7 +95,7 @@ pub(super) fn run(
     let _alone = large.then(|| LARGE.lock().unwrap_or_else(PoisonError::into_inner));
     // What earlier sessions printed on a machine that stays.
     let printed = target.machine().map(|machine| machine.stdout(0, Duration::ZERO).len());
-    let mut outcome = child::run(&mut command, if must_fail { FAILING_CELL_LIMIT } else { CELL_LIMIT })?;
+    let mut outcome = child::run(&mut command, ends.limit())?;
     if let Some(beside) = beside {
         // Whoever runs the code writes its console.
         let other = beside.finish(Duration::from_secs(10));

@@ -10,12 +10,33 @@ use crate::place;
 use crate::programs::PROGRAMS;
 
 /// One for each of [`RACES`].
-const RACE_MARKS: [char; RACES.len()] = ['*', '+'];
+const RACE_MARKS: [char; RACES.len()] = ['*', '\'', '+', '"'];
 
 struct Row {
     executor: Executor,
     controller: Controller,
     verdicts: Vec<Verdict>,
+}
+
+impl Row {
+    /// How many of its cells took more than one attempt.
+    fn retried(&self) -> String {
+        let (mut cells, mut retried, mut attempts) = (0, 0, 0);
+        for verdict in &self.verdicts {
+            match verdict {
+                Verdict::Absent => continue,
+                Verdict::RightAfterRace(_, retries) => {
+                    retried += 1;
+                    attempts += retries;
+                }
+                _ => {}
+            }
+            cells += 1;
+        }
+        let row = format!("{} x {}", self.executor.short(), self.controller.short());
+        let further = if attempts > 0 { format!(" ({attempts} further attempts)") } else { String::new() };
+        format!("{row}: retried: {retried} of {cells} cells{further}")
+    }
 }
 
 /// Where the table goes besides standard error.
@@ -29,11 +50,13 @@ pub fn table_file() -> PathBuf {
 pub(super) fn record(executor: Executor, controller: Controller, verdicts: Vec<Verdict>, rows_in_all: usize) {
     static ROWS: Mutex<Vec<Row>> = Mutex::new(Vec::new());
     let mut rows = ROWS.lock().unwrap_or_else(PoisonError::into_inner);
-    rows.push(Row { executor, controller, verdicts });
+    let row = Row { executor, controller, verdicts };
+    // Not `eprintln!`: the test harness swallows that of a test that passes.
+    let _ = std::io::stderr().write_all(format!("{}\n", row.retried()).as_bytes());
+    rows.push(row);
     if rows.len() == rows_in_all {
         rows.sort_by_key(|row| (row.executor, row.controller));
         let table = render(&rows);
-        // Not `eprintln!`: the test harness swallows that of a test that passes.
         let _ = std::io::stderr().write_all(table.as_bytes());
         let _ = std::fs::write(table_file(), table);
     }
@@ -65,7 +88,7 @@ fn render(rows: &[Row]) -> String {
                     right += 1;
                     "ok".to_owned()
                 }
-                Verdict::RightAfterRace(race) => {
+                Verdict::RightAfterRace(race, _) => {
                     right += 1;
                     let number = RACES.iter().position(|other| std::ptr::eq(other, *race)).unwrap_or(0);
                     raced[number] = true;
@@ -86,6 +109,9 @@ fn render(rows: &[Row]) -> String {
             let _ = write!(out, "{text:>column$}");
         }
         out.push('\n');
+    }
+    for row in rows {
+        let _ = writeln!(out, "{}", row.retried());
     }
     for (number, known) in KNOWN.iter().enumerate().filter(|(number, _)| used[*number]) {
         let _ = writeln!(out, "({}) {}", number + 1, known.why);
