@@ -48,6 +48,9 @@ pub enum LaunchError {
         /// Symbols answered for.
         answered: u64,
     },
+    /// The image has no bytes.
+    #[error("the program has nothing to load: its entry is an absolute symbol, and nothing else was needed")]
+    NothingToLoad,
     /// The image has no entry.
     #[error("the program has no entry")]
     NoEntry,
@@ -114,6 +117,9 @@ pub fn subscribe(caller: &Caller, mut sink: impl FnMut(&[u8]) + Send + 'static) 
 /// # Errors
 /// When there is no room, or the program does not link there. Nothing stays reserved.
 pub fn place<'l>(caller: &Caller, memory: &mut Memory, layout: &'l Layout<'_>) -> Result<Placed<'l>, LaunchError> {
+    if layout.reservation() == 0 {
+        return Err(LaunchError::NothingToLoad);
+    }
     let reserving = memory.reserve(layout.reservation())?;
     let externals = look_up(caller, layout);
     let room = memory.room(reserving)?;

@@ -44,6 +44,10 @@ int main(int argc, char **argv) {
         return (argc + 6) / zero;
     if (!differ(how, "trap"))
         __asm__ volatile("int3");
+    if (!differ(how, "reset")) { // no interrupt table: a triple fault
+        struct { unsigned short limit; size_t base; } __attribute__((packed)) none = {0, 0};
+        __asm__ volatile("lidt %0; int3" : : "m"(none));
+    }
     if (!differ(how, "overflow-stack"))
         return deeper((volatile int[]){argc});
     if (!differ(how, "abort"))

@@ -228,6 +228,37 @@ fn an_interrupt_ends_a_machine_that_stays_without_a_trace() {
 }
 
 #[test]
+fn a_program_that_resets_its_machine_is_said_to() {
+    let misbehave = compile("misbehave.c");
+    let words = ["the machine was reset", "triple fault", "while a call of CallMain was unanswered"];
+    let own = child::run(graft(&["run", "-t", "qemu"]).arg(&misbehave).args(["--", "reset"]), LIMIT).unwrap();
+    fails_with(&own, &words);
+    let (target, name) = booted();
+    let kept = child::run(graft(&["run", "-t", &name]).arg(&misbehave).args(["--", "reset"]), LIMIT).unwrap();
+    fails_with(&kept, &words[..2]);
+    assert_eq!(run(&["-t", &name], &[&compile("ret.c")]).end, End::Exit(41));
+    drop(target);
+}
+
+#[test]
+fn an_entry_that_is_only_an_address_is_nothing_to_load() {
+    let folder = place::scratch("cli-absolute");
+    fs::write(folder.join("main.s"), ".globl main\nmain = 0x1234\n").unwrap();
+    let object = folder.join("main.o");
+    let assembled = child::run(Command::new("gcc").arg("-c").arg(folder.join("main.s")).arg("-o").arg(&object), LIMIT);
+    assert!(assembled.unwrap().success());
+    fails_with(&run(&["-t", "hosted"], &[&object]), &["nothing to load", "absolute symbol"]);
+}
+
+#[test]
+fn a_slab_larger_than_the_address_space_is_refused_with_its_size() {
+    let ret = compile("ret.c");
+    for size in ["18446744073709551615", "18446744073709547520", "9223372036854775808"] {
+        fails_with(&run(&["-t", "hosted", "--memory", "slab", "--slab-size", size], &[&ret]), &[size]);
+    }
+}
+
+#[test]
 fn no_target_there() {
     let ret = compile("ret.c");
     let port = target::free_port();

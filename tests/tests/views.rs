@@ -33,6 +33,20 @@ fn compile(name: &str, source: &str) -> (PathBuf, PathBuf) {
     (folder, object)
 }
 
+#[test]
+fn names_left_to_the_target_are_shown_fit_for_people() {
+    let declared: String = (0..100).map(|n| format!("void f{n}(void);")).collect();
+    let called: String = (0..100).map(|n| format!("f{n}();")).collect();
+    let long = "x".repeat(100_000);
+    let source = format!("{declared} void {long}(void); int main(void) {{ {called} {long}(); return 0; }}");
+    let (_, object) = compile("names", &source);
+    let outcome = graft(&["--no-exec"], &[&object]);
+    assert_eq!(outcome.end, End::Exit(0), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("f0, f1, ") && outcome.stderr.ends_with(" and 69 more\n"), "{}", outcome.stderr);
+    let outcome = graft(&["--no-exec", "--json"], &[&object]);
+    assert!(outcome.stderr.contains("... (100000 bytes)") && outcome.stderr.len() < 5000, "{}", outcome.stderr.len());
+}
+
 /// `libother.a` in a folder of its own.
 fn library(name: &str) -> PathBuf {
     let (folder, object) = compile(name, OTHER);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use graft::launch::{self, Ending, Finished, LaunchError};
-use graft::link::{self, Externals, Image, Layout};
+use graft::link::{self, Externals, Image, Layout, printable};
 use graft::memory::{Memory, Strategy};
 use graft::session::{End, Figures};
 use graft::transport::Target;
@@ -92,7 +92,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err(format!("`{text}` is no time limit: more than 0 seconds, please")),
+        Ok(_) => Err(format!("`{text}` is no time limit: more than 0 seconds, please")),
+        Err(_) => Err(format!("`{text}` is no time limit: seconds above 0 and below {:e}, please", u64::MAX as f64)),
     }
 }
 
@@ -282,15 +283,22 @@ fn stand_ins(layout: &Layout<'_>, base: ExecAddr) -> Externals {
     names.zip(1_u64..).map(|(name, number)| (name, ExecAddr(base.0.wrapping_sub(16 * number)))).collect()
 }
 
+/// How many names of externals a person is shown.
+const MOST_NAMES: usize = 32;
+
 /// What came of linking without a target.
 fn alone(layout: &Layout<'_>, image: &Image<'_>, took: Duration, report: Report) {
-    let names: Vec<_> = layout.externals().iter().map(|external| external.name).collect();
-    let left = if names.is_empty() { String::from("nothing") } else { names.join(", ") };
+    let names: Vec<_> = layout.externals().iter().map(|external| printable(external.name.as_bytes())).collect();
+    let left = match names.split_at_checked(MOST_NAMES) {
+        Some((first, rest)) if !rest.is_empty() => format!("{} and {} more", first.join(", "), rest.len()),
+        _ if names.is_empty() => String::from("nothing"),
+        _ => names.join(", "),
+    };
     let text = format!("linked at {} in {:.3} ms; left to the target: {left}", image.range(), took.as_secs_f64() * 1e3);
     let fields = vec![
         ("range", image.range().to_string().into()),
         ("link_ms", (took.as_secs_f64() * 1e3).into()),
-        ("externals", Json::List(names.into_iter().map(Json::from).collect())),
+        ("externals", Json::List(names.iter().map(|name| name.as_str().into()).collect())),
     ];
     report.event("linked", fields, &text);
 }
@@ -347,8 +355,10 @@ mod tests {
     #[test]
     fn time_limits_are_seconds() {
         assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
-        for bad in ["0", "-1", "x", "1e30", "nan"] {
-            assert!(seconds(bad).is_err(), "{bad}");
+        for (bad, words) in
+            [("0", "more than 0"), ("x", "no number"), ("-1", "above 0"), ("1e30", "below 1.8"), ("inf", "below")]
+        {
+            assert!(seconds(bad).unwrap_err().contains(words), "{bad}: {:?}", seconds(bad));
         }
     }
 }

@@ -205,7 +205,7 @@ impl Memory {
             None => (size, Home::Reservation),
             Some(slabs) => match slabs.take(size) {
                 Some(range) => return Ok(Reserving(ReservingState::Ready(self.room_at(range, Home::Slab)))),
-                None => (slabs.fresh_size(size).ok_or(MemoryError::TooMuch(size))?, Home::Slab),
+                None => (slabs.fresh_size(size).map_err(MemoryError::TooMuch)?, Home::Slab),
             },
         };
         let pending = self.calls.reserve(ask)?;
@@ -226,7 +226,7 @@ impl Memory {
                 (pending, size, home)
             }
         };
-        let slab_size = self.slabs.as_ref().and_then(|slabs| slabs.fresh_size(size));
+        let slab_size = self.slabs.as_ref().and_then(|slabs| slabs.fresh_size(size).ok());
         let asked = slab_size.unwrap_or(size);
         let base = match pending.wait()?.read()? {
             Expected(Ok(base)) => base,

@@ -38,9 +38,10 @@ impl Slabs {
         Self { granularity, slab_size, slabs: Vec::new() }
     }
 
-    /// How large a new slab must be for `size` bytes; `None` beyond the address space.
-    pub(super) fn fresh_size(&self, size: u64) -> Option<u64> {
-        self.rounded(size.max(self.slab_size))
+    /// How large a new slab must be for `size` bytes. Beyond the address space, the size that was wanted is an error.
+    pub(super) fn fresh_size(&self, size: u64) -> Result<u64, u64> {
+        let wanted = size.max(self.slab_size);
+        self.rounded(wanted).ok_or(wanted)
     }
 
     /// Adds a slab.
@@ -115,9 +116,9 @@ mod tests {
     fn the_first_fit_is_taken_and_neighbours_join() {
         let mut slabs = Slabs::new(0x1000, 0x4000);
         assert_eq!(slabs.take(1), None);
-        assert_eq!(slabs.fresh_size(1), Some(0x4000));
-        assert_eq!(slabs.fresh_size(0x4001), Some(0x5000));
-        assert_eq!(slabs.fresh_size(u64::MAX), None);
+        assert_eq!(slabs.fresh_size(1), Ok(0x4000));
+        assert_eq!(slabs.fresh_size(0x4001), Ok(0x5000));
+        assert_eq!(slabs.fresh_size(u64::MAX), Err(u64::MAX));
         slabs.add(range(0x10000, 0x4000));
         let (a, b) = (slabs.take(1).unwrap(), slabs.take(0x1001).unwrap());
         assert_eq!((a, b), (range(0x10000, 0x1000), range(0x11000, 0x2000)));

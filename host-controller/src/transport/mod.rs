@@ -113,6 +113,10 @@ impl Process {
         let stderr = self.process.last_words();
         let said = if stderr.trim().is_empty() { "" } else { ": " };
         let (who, of) = match &self.kind {
+            // A reset ends the machine, and QEMU with it (`-no-reboot`). When it is told to end, it says so.
+            ProcessKind::Machine(_) if end == graft_qemu::End::Exited(0) && said.is_empty() => {
+                ("the machine was reset or switched off from inside, as by a triple fault: QEMU", String::new())
+            }
             // Its own failure, and not its guest's: very often it is about the image.
             ProcessKind::Machine(image) if matches!(end, graft_qemu::End::Exited(1)) => {
                 ("QEMU", format!(" (image `{}`)", image.display()))

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use object::archive::{MAGIC, THIN_MAGIC};
+use object::archive::{Header, MAGIC, THIN_MAGIC};
 use object::read::archive::ArchiveFile;
 use thiserror::Error;
 
@@ -114,7 +114,19 @@ fn members<'a>(archive: &str, bytes: &'a [u8]) -> Result<Vec<Member<'a>>, ParseE
         };
         list.push(Member { name, bytes: content });
     }
-    Ok(list)
+    match overlong_index(bytes) {
+        Some(size) if list.is_empty() => {
+            Err(fault(archive, ArchiveFault::Truncated { member: "(the index)".to_owned(), size }))
+        }
+        _ => Ok(list),
+    }
+}
+
+/// The size that the first header states, when the archive is shorter: an index like that hides every member.
+fn overlong_index(bytes: &[u8]) -> Option<u64> {
+    let (header, behind) = object::pod::from_bytes::<Header>(bytes.get(MAGIC.len()..)?).ok()?;
+    let size = std::str::from_utf8(&header.size).ok()?.trim_end().parse().ok()?;
+    (size > behind.len() as u64).then_some(size)
 }
 
 fn fault(archive: &str, fault: ArchiveFault) -> ParseError {

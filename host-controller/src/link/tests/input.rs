@@ -235,6 +235,16 @@ fn broken_archives_are_named_with_the_member() {
     assert!(parse_error("l.a", cut).starts_with("l.a: archive is truncated: member b.o of "));
     assert!(parse_error("l.a", &whole[..100]).contains("member a.o"));
     assert!(parse_error("l.a", &whole[..30]).starts_with("l.a: archive is malformed after 0 members: "));
+    for index in ["/", "/SYM64/", "__.SYMDEF"] {
+        let mut lying = b"!<arch>\n".to_vec();
+        header(&mut lying, index, 1_000_000);
+        lying.extend([0; 32]);
+        member(&mut lying, "m.o", &main);
+        assert_eq!(
+            parse_error("l.a", &lying),
+            "l.a: archive is truncated: member (the index) of 1000000 bytes runs past the end"
+        );
+    }
     let broken = archive(&[("a.o", &main[..main.len() - 70])]);
     assert!(parse_error("l.a", &broken).starts_with("l.a(a.o): "));
 }
