@@ -66,6 +66,9 @@ impl FaultKind {
     /// The call took longer than its time limit.
     pub const TIMED_OUT: Self = Self(36);
 
+    /// The controller hung up while the call ran.
+    pub const CANCELLED: Self = Self(37);
+
     /// The kind in words, lower case.
     #[must_use]
     pub const fn words(self) -> &'static str {
@@ -94,6 +97,7 @@ impl FaultKind {
             Self::STACK_OVERFLOW => "stack overflow",
             Self::OUT_OF_MEMORY => "out of memory",
             Self::TIMED_OUT => "time limit exceeded",
+            Self::CANCELLED => "cancelled",
             _ => "unknown fault",
         }
     }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use graft_protocol::{ExecAddr, Header, MessageError, Opcode, Traffic};
 use spin::Mutex;
 
-use crate::line::{Line, LineError, Patience};
+use crate::line::{Line, LineError, Patience, Phase};
 
 /// A receive buffer up to this size is kept for the next message. Smaller than what the bare machine's heap gives pages
 /// of its own: a block kept for ever would keep their window from starting afresh.
@@ -79,6 +79,13 @@ impl<L: Line> Channel<L> {
 
     /// Waits for the next message.
     pub(crate) fn receive(&self, patience: Patience) -> Result<(Header, Vec<u8>), ReceiveError> {
+        self.line.enter(Phase::Taking);
+        let received = self.receive_whole(patience);
+        self.line.enter(Phase::Between);
+        received
+    }
+
+    fn receive_whole(&self, patience: Patience) -> Result<(Header, Vec<u8>), ReceiveError> {
         let mut head = [0; Header::SIZE];
         self.fill(&mut head, patience, 0)?;
         let header = Header::parse(&head, self.limit).map_err(ReceiveError::Message)?;

@@ -40,7 +40,7 @@ mod token;
 mod wrapper;
 
 pub use executor::Executor;
-pub use line::{Line, LineError, Patience};
+pub use line::{Line, LineError, Patience, Phase, has_hangup};
 pub use platform::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair};
 pub use services::Services;
 pub use session::{Ending, ProtocolError, SessionEnd};

@@ -4,7 +4,9 @@ use core::fmt;
 
 use alloc::vec::Vec;
 
-use graft_protocol::{CallMainArgs, ExecAddr, ExecRange, FAULT_LINE, Fault, RunIntArgs, RunMainArgs, Seq, Text};
+use graft_protocol::{
+    CallMainArgs, ExecAddr, ExecRange, FAULT_LINE, Fault, FaultKind, RunIntArgs, RunMainArgs, Seq, Text,
+};
 
 use crate::executor::Executor;
 use crate::line::Line;
@@ -144,7 +146,11 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.flush_console();
         let way = self.calls.lock().leave();
         result.map(|pair| (pair, way)).map_err(|fault| {
-            self.log(format_args!("{FAULT_LINE}call of {at} ended: {fault}"));
+            if fault.kind == FaultKind::CANCELLED {
+                self.note(format_args!("call of {at} ended because the controller hung up: {fault}"));
+            } else {
+                self.log(format_args!("{FAULT_LINE}call of {at} ended: {fault}"));
+            }
             CallError::Fault(fault)
         })
     }

@@ -12,7 +12,7 @@ use graft_protocol::{
 use crate::calls::Delivery;
 use crate::channel::ReceiveError;
 use crate::executor::Executor;
-use crate::line::{Line, LineError, Patience};
+use crate::line::{Line, LineError, Patience, Phase};
 use crate::platform::Platform;
 use crate::reply::zeroed;
 use crate::text::TextBuf;
@@ -120,6 +120,9 @@ const QUIET_AFTER_MAIN_MILLIS: u64 = 5_000;
 /// With nothing in place and no program run: a controller that failed before it got that far. Others may be linking.
 const QUIET_THINKING_MILLIS: u64 = 60_000;
 
+/// How long a deallocation action may take that runs at the end of a session.
+const LAST_ACTION_NS: u64 = 1_000_000_000;
+
 impl<P: Platform, L: Line> Executor<P, L> {
     /// Serves one session: sends Setup, serves requests, frees everything, and returns why it ended.
     ///
@@ -156,6 +159,9 @@ impl<P: Platform, L: Line> Executor<P, L> {
                 Ok(()) => {}
             }
         };
+        // The deallocation actions of a controller that is gone run as those of one that is there, but not for ever.
+        self.channel.line().enter(Phase::Taking);
+        self.platform.limit_time(Some(LAST_ACTION_NS));
         self.release_everything();
         self.platform.trim();
         self.platform.limit_time(None);
@@ -187,6 +193,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         if !self.calls.lock().set_end(end) {
             return;
         }
+        self.channel.line().enter(Phase::Over);
         if end.lost_the_boundaries() {
             self.log(format_args!("{end}"));
             let text = TextBuf::of(end);

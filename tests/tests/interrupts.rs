@@ -55,6 +55,15 @@ fn ends(executor: Executor) {
         assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Signal(number), ""), "SIG{signal}");
         next_works(name, &object, signal);
     }
+    // Killed at once, it cannot say anything any more.
+    let running = child::spawn(&mut run(&[], name, &object, "print")).unwrap();
+    assert!(running.stdout(1000, LIMIT).starts_with(b"print\n"), "{}", running.stderr());
+    running.signal("KILL");
+    assert_eq!(running.finish(LIMIT).end, End::Signal(9));
+    next_works(name, &object, "KILL");
+    // The same machine served all of them.
+    let said = target.machine().map(|machine| machine.stderr()).unwrap_or_default();
+    assert!(!said.contains("again"), "{said}");
 }
 
 #[test]

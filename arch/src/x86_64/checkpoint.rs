@@ -92,6 +92,14 @@ pub fn depth() -> usize {
     depth
 }
 
+/// Whether the runtime is at work on its own stack for the innermost call, or no call is active.
+#[must_use]
+pub fn is_in_runtime() -> bool {
+    let checkpoint = INNERMOST.load(Ordering::Relaxed);
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
+    checkpoint.is_null() || unsafe { (*checkpoint).lent } != 0
+}
+
 /// Ends the innermost call with `fault`: notes it there and says where the interrupted context must go on.
 ///
 /// For trap handlers. `None` when the fault is the runtime's own: no call is active, or the runtime is using its stack for

@@ -47,10 +47,10 @@ impl Trap {
         fault
     }
 
-    /// The end of code whose time was up when it was interrupted.
+    /// The end of code that was interrupted and is not let go on, for a reason that is not its own.
     #[must_use]
-    pub fn timed_out(self) -> Fault {
-        Fault { kind: FaultKind::TIMED_OUT, code: 0, ..self.classify(None) }
+    pub fn interrupted(self, kind: FaultKind) -> Fault {
+        Fault { kind, code: 0, ..self.classify(None) }
     }
 
     /// The fault of code that touched a reserved page when no frame was left for it.

@@ -38,6 +38,7 @@ pub(crate) fn of_signal(signal: i32) -> u8 {
 
 /// The exit code for a fault, after the signal a shell would show.
 pub(crate) const fn of_fault(kind: FaultKind) -> u8 {
+    const SIGINT: u8 = 2;
     const SIGILL: u8 = 4;
     const SIGTRAP: u8 = 5;
     const SIGABRT: u8 = 6;
@@ -47,6 +48,7 @@ pub(crate) const fn of_fault(kind: FaultKind) -> u8 {
     const SIGSEGV: u8 = 11;
     let signal = match kind {
         FaultKind::TIMED_OUT => return TIMED_OUT,
+        FaultKind::CANCELLED => SIGINT,
         FaultKind::INVALID_OPCODE => SIGILL,
         FaultKind::BREAKPOINT | FaultKind::DEBUG => SIGTRAP,
         FaultKind::ABORT => SIGABRT,

@@ -88,16 +88,18 @@ fn the_executor_closes_first_after_the_last_release() {
 
 #[test]
 fn the_executor_closes_first_after_a_quiet_time() {
-    let released = |c: &mut Controller, at| c.release(&[at]).unwrap();
-    let left_after_main = |c: &mut Controller, at| run_main(c, at);
-    let quiet: [(&dyn Fn(&mut Controller, u64), u64); 2] = [(&released, 200), (&left_after_main, 5_000)];
-    for (act, millis) in quiet {
+    let loaded = || {
         let mut c = Controller::serving(1, Ending::CloseFirst);
         let code = code(&c);
         let at = c.load(&code);
-        act(&mut c, at);
-        closes_after(c, millis);
-    }
+        (c, at)
+    };
+    let (mut c, at) = loaded();
+    c.release(&[at]).unwrap();
+    closes_after(c, 200);
+    let (mut c, at) = loaded();
+    run_main(&mut c, at);
+    closes_after(c, 5_000);
     // Nothing was ever said, or only asked for.
     closes_after(Controller::serving(1, Ending::CloseFirst), 60_000);
     let mut c = Controller::serving(1, Ending::CloseFirst);

@@ -1,8 +1,10 @@
-//! The time limit of loaded code: a timer that interrupts whatever runs, also with interrupts off.
+//! The watch over loaded code: a timer that interrupts whatever runs, also with interrupts off, to end what is over its
+//! time limit and to look whether the controller is still there.
 //!
 //! Channel 0 of the board's timer (8254) counts once and raises input 2 of the I/O APIC, which delivers it to this
-//! processor as a non-maskable interrupt (Intel 82093AA §3.2.4; SDM 3A §6.7). It counts for 55 ms at most, so that a longer
-//! limit takes several of them. Between limits the timer is what [`super::clock`] left: a tick that ends sleeps.
+//! processor as a non-maskable interrupt (Intel 82093AA §3.2.4; SDM 3A §6.7). While loaded code runs it does so every
+//! [`WATCH_NS`] at least; a longer limit takes several of them. It costs a call nothing as long as it still counts for the
+//! one before. When no loaded code is found running the timer becomes what [`super::clock`] left: a tick that ends sleeps.
 //!
 //! What the interrupt finds running decides: loaded code is ended; what the runtime does for it comes to its end first; a
 //! trap handler is let go on and looked at again a millisecond later. One processor, one thread: the atomics only make the state static.
@@ -28,6 +30,8 @@ const VERSION: u32 = 1;
 const AS_NMI: u32 = 4 << 8;
 const MASKED: u32 = 1 << 16;
 
+/// How often loaded code is interrupted for a look.
+pub const WATCH_NS: u64 = 50_000_000;
 /// The longest count, in ticks.
 const MOST_TICKS: u64 = 0xffff;
 /// When to look again at what may not be interrupted now.
@@ -43,7 +47,9 @@ static SCALE: AtomicU64 = AtomicU64::new(0);
 static DEADLINE: AtomicU64 = AtomicU64::new(NEVER);
 /// How many calls there were around it.
 static LEVEL: AtomicUsize = AtomicUsize::new(0);
-/// An interrupt may still be on its way though nothing is limited any more.
+/// The timer counts down to an interrupt.
+static COUNTS: AtomicBool = AtomicBool::new(false);
+/// An interrupt may still be on its way though nothing is watched any more.
 static LATE: AtomicBool = AtomicBool::new(false);
 
 /// What a non-maskable interrupt is.
@@ -51,8 +57,10 @@ static LATE: AtomicBool = AtomicBool::new(false);
 pub enum Nmi {
     /// Not the timer's.
     Foreign,
-    /// The timer's, and there is time left: go on.
+    /// The timer's, and nothing is to be done.
     Early,
+    /// The timer's, and there is time left: time for a look.
+    Tick,
     /// The limit is reached.
     Expired,
 }
@@ -88,13 +96,16 @@ pub struct Outer {
     level: usize,
 }
 
-/// Limits what comes next to `limit_ns` nanoseconds, and to what is left of the limit around it. `None` adds no limit.
+/// Watches the call that comes next. It is limited to `limit_ns` nanoseconds, and to what is left of the limit around it;
+/// `None` adds no limit.
 pub fn begin(limit_ns: Option<u64>) -> Outer {
     let outer = Outer { deadline: DEADLINE.load(Ordering::Relaxed), level: LEVEL.load(Ordering::Relaxed) };
     if let Some(limit) = limit_ns.filter(|_| is_available()) {
         let own = cpu::timestamp().saturating_add(counts(limit));
         LEVEL.store(checkpoint::depth(), Ordering::Relaxed);
         DEADLINE.store(own.min(outer.deadline), Ordering::Relaxed);
+        arm();
+    } else if !COUNTS.load(Ordering::Relaxed) && is_available() {
         arm();
     }
     outer
@@ -104,15 +115,7 @@ pub fn begin(limit_ns: Option<u64>) -> Outer {
 pub fn end(outer: Outer) {
     let Outer { deadline, level } = outer;
     LEVEL.store(level, Ordering::Relaxed);
-    if DEADLINE.swap(deadline, Ordering::Relaxed) == deadline && deadline == NEVER {
-        return;
-    }
-    if deadline == NEVER {
-        write(ENTRY_LOW, MASKED);
-        LATE.store(true, Ordering::Relaxed);
-        // Mode 2, as the clock set it: the tick that ends sleeps.
-        count(0x34, 0);
-    } else {
+    if DEADLINE.swap(deadline, Ordering::Relaxed) != NEVER {
         arm();
     }
 }
@@ -120,33 +123,51 @@ pub fn end(outer: Outer) {
 /// What the interrupt that just came is. After [`Nmi::Early`] the timer counts again.
 #[must_use]
 pub fn on_nmi() -> Nmi {
-    match DEADLINE.load(Ordering::Relaxed) {
-        NEVER if LATE.swap(false, Ordering::Relaxed) => Nmi::Early,
-        NEVER => Nmi::Foreign,
-        deadline if cpu::timestamp() < deadline => {
-            arm();
-            Nmi::Early
-        }
+    if !COUNTS.swap(false, Ordering::Relaxed) {
+        return if LATE.swap(false, Ordering::Relaxed) { Nmi::Early } else { Nmi::Foreign };
+    }
+    let depth = checkpoint::depth();
+    let is_over = cpu::timestamp() >= DEADLINE.load(Ordering::Relaxed);
+    if is_over && depth > LEVEL.load(Ordering::Relaxed) {
+        return Nmi::Expired;
+    }
+    if is_over {
         // Between two calls: the limited one is about to begin, or over. Those around it have limits of their own.
-        _ if checkpoint::depth() <= LEVEL.load(Ordering::Relaxed) => {
-            again();
-            Nmi::Early
-        }
-        _ => Nmi::Expired,
+        again();
+        Nmi::Early
+    } else if depth == 0 {
+        rest();
+        Nmi::Early
+    } else {
+        arm();
+        Nmi::Tick
     }
 }
 
 /// Looks again soon: what was interrupted must not be ended now.
 pub fn again() {
-    write(ENTRY_LOW, AS_NMI);
-    count_ns(AGAIN_NS);
+    interrupt_in(AGAIN_NS);
 }
 
 fn arm() {
     let left = DEADLINE.load(Ordering::Relaxed).saturating_sub(cpu::timestamp());
     let left_ns = (u128::from(left) * u128::from(SCALE.load(Ordering::Relaxed))) >> 32;
+    interrupt_in(u64::try_from(left_ns).unwrap_or(u64::MAX).min(WATCH_NS));
+}
+
+fn interrupt_in(ns: u64) {
+    COUNTS.store(true, Ordering::Relaxed);
     write(ENTRY_LOW, AS_NMI);
-    count_ns(u64::try_from(left_ns).unwrap_or(u64::MAX));
+    count_ns(ns);
+}
+
+/// Nothing is watched any more.
+fn rest() {
+    COUNTS.store(false, Ordering::Relaxed);
+    write(ENTRY_LOW, MASKED);
+    LATE.store(true, Ordering::Relaxed);
+    // Mode 2, as the clock set it: the tick that ends sleeps.
+    count(0x34, 0);
 }
 
 /// Nanoseconds as counts of the time-stamp counter.

@@ -118,6 +118,11 @@ impl Aside {
         self.put.store(number.wrapping_add(1), Ordering::Relaxed);
     }
 
+    fn peek(&self, ahead: usize) -> Option<u8> {
+        let number = self.taken.load(Ordering::Relaxed).wrapping_add(ahead);
+        self.slot(number).filter(|_| ahead < self.len()).map(|slot| slot.load(Ordering::Relaxed))
+    }
+
     fn take(&self) -> Option<u8> {
         let number = self.taken.load(Ordering::Relaxed);
         if self.len() == 0 {
@@ -236,6 +241,21 @@ impl Uart {
 
     fn take_arrived(&self) -> Option<u8> {
         (self.status() & DATA_READY != 0).then(|| self.data().read())
+    }
+
+    /// Sets aside what has arrived, as long as there is room. Not for whoever interrupted another function of the port.
+    pub fn take_in(&self) {
+        while self.aside.has_room()
+            && let Some(byte) = self.take_arrived()
+        {
+            self.aside.put(byte);
+        }
+    }
+
+    /// The byte that is `ahead` many behind the next one, when it is set aside.
+    #[must_use]
+    pub fn peek(&self, ahead: usize) -> Option<u8> {
+        self.aside.peek(ahead)
     }
 
     /// Halts the processor until a byte has arrived. Only for [`LINE`]: the others' interrupts stay masked.

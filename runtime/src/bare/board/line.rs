@@ -1,9 +1,11 @@
 //! The protocol's channel: the first serial port.
 
+use core::sync::atomic::{AtomicU8, Ordering};
+
 use graft_arch::machine::bare::clock::Clock;
 use graft_arch::machine::bare::uart::{self, Damage};
 
-use crate::line::{Line, LineError, Patience};
+use crate::line::{Line, LineError, Patience, Phase, has_hangup};
 
 /// How long the peer may be silent inside a message. The next controller waits that long, and the time to drain, for its
 /// Setup when the last one died in the middle of a message: its patience must be longer than both together.
@@ -58,6 +60,22 @@ const fn named(damage: Damage) -> LineError {
     }
 }
 
+/// A [`Phase`].
+static PHASE: AtomicU8 = AtomicU8::new(Phase::Taking as u8);
+
+/// Whether loaded code is to end, for whoever interrupted it. While the runtime worked for it (`in_runtime`) the port may be
+/// in use, and only what was set aside is looked at.
+pub(super) fn is_left(in_runtime: bool) -> bool {
+    let phase = PHASE.load(Ordering::Relaxed);
+    if phase != Phase::Between as u8 {
+        return phase == Phase::Over as u8;
+    }
+    if !in_runtime {
+        uart::LINE.take_in();
+    }
+    has_hangup(|ahead| uart::LINE.peek(ahead))
+}
+
 impl Line for SerialLine {
     fn read(&self, out: &mut [u8], patience: Patience) -> Result<usize, LineError> {
         match patience {
@@ -76,6 +94,10 @@ impl Line for SerialLine {
     fn write(&self, bytes: &[u8]) -> Result<(), LineError> {
         uart::LINE.send(bytes);
         Ok(())
+    }
+
+    fn enter(&self, phase: Phase) {
+        PHASE.store(phase as u8, Ordering::Relaxed);
     }
 
     fn drain(&self) {

@@ -7,10 +7,11 @@ use graft_arch::machine::bare::trap::TrapFrame;
 use graft_arch::machine::checkpoint;
 use graft_arch::machine::fault::Trap;
 use graft_arch::machine::paging::Touch;
-use graft_protocol::{ExecAddr, ExecRange, Fault};
+use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
 
 use super::exit::{ExitCode, die};
 use super::layout::CallSlot;
+use super::line;
 use super::memory::MEMORY;
 
 /// Called for every trap, on a stack of its own.
@@ -18,7 +19,7 @@ use super::memory::MEMORY;
 #[unsafe(no_mangle)]
 extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
     let trap = frame.trap();
-    if trap.vector == Trap::NMI && end_of_time(frame, trap) {
+    if trap.vector == Trap::NMI && watched(frame, trap) {
         return;
     }
     let fault = match try_fill(trap) {
@@ -36,21 +37,27 @@ extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
     }
 }
 
-/// Deals with an interrupt of the timer that limits calls; `false` when it is another's.
-fn end_of_time(frame: &mut TrapFrame, trap: Trap) -> bool {
+/// Deals with an interrupt of the timer that watches calls; `false` when it is another's.
+fn watched(frame: &mut TrapFrame, trap: Trap) -> bool {
     match deadline::on_nmi() {
         Nmi::Foreign => return false,
         Nmi::Early => {}
         // A handler may hold a lock: it comes to its end first.
-        Nmi::Expired if frame.is_in_handler() => deadline::again(),
-        Nmi::Expired => {
-            // SAFETY: as for any trap: the frame goes on at the place returned.
-            if let Some(place) = unsafe { checkpoint::recover_when_possible(trap.timed_out()) } {
-                frame.resume_at(place);
-            }
+        Nmi::Expired | Nmi::Tick if frame.is_in_handler() => deadline::again(),
+        Nmi::Expired => end_call(frame, trap.interrupted(FaultKind::TIMED_OUT)),
+        Nmi::Tick if line::is_left(checkpoint::is_in_runtime()) => {
+            end_call(frame, trap.interrupted(FaultKind::CANCELLED));
         }
+        Nmi::Tick => {}
     }
     true
+}
+
+fn end_call(frame: &mut TrapFrame, fault: Fault) {
+    // SAFETY: as for any trap: the frame goes on at the place returned.
+    if let Some(place) = unsafe { checkpoint::recover_when_possible(fault) } {
+        frame.resume_at(place);
+    }
 }
 
 fn die_of(fault: Fault) -> ! {
