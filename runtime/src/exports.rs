@@ -32,7 +32,7 @@ pub fn install(services: &'static dyn Services) {
 /// The address of the function loaded code knows by `name`.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<ExecAddr> {
-    let table: [(&str, *const ()); 21] = [
+    let table: &[(&str, *const ())] = &[
         ("graft_write", graft_write as *const ()),
         ("putchar", putchar as *const ()),
         ("puts", puts as *const ()),
@@ -50,6 +50,9 @@ pub fn find(name: &[u8]) -> Option<ExecAddr> {
         ("exit", exit as *const ()),
         ("_exit", exit as *const ()),
         ("_Exit", exit as *const ()),
+        // A Linux process has a thread pointer of its own, which its C library relies on.
+        #[cfg(target_os = "none")]
+        ("graft_set_thread_pointer", set_thread_pointer as *const ()),
         ("graft_uptime_ns", graft_uptime_ns as *const ()),
         ("graft_dispatch", dispatch as *const ()),
         ("__orc_rt_jit_dispatch", dispatch as *const ()),
@@ -245,6 +248,12 @@ extern "C" fn exit(value: i32) -> ! {
     serve((), |services| services.note_exit());
     // SAFETY: nothing is locked or owned in this frame, nor in those of the loaded code as far as the runtime knows.
     unsafe { checkpoint::abandon(Ok([i64::from(value).cast_unsigned(), 0])) }
+}
+
+/// `void graft_set_thread_pointer(void *pointer)`: what `%fs` is relative to, until the next call of this.
+#[cfg(target_os = "none")]
+extern "C" fn set_thread_pointer(pointer: *const u8) {
+    serve((), |_| graft_arch::machine::bare::cpu::set_thread_pointer(ExecAddr(pointer.addr() as u64)));
 }
 
 /// `uint64_t graft_uptime_ns(void)`: nanoseconds since the executor started.

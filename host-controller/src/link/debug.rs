@@ -12,7 +12,7 @@ use object::LittleEndian as LE;
 use super::Image;
 use super::parse::{Kind, Object};
 use super::reloc::x86_64::howto;
-use super::reloc::{Expr, Operands, apply};
+use super::reloc::{Expr, Operands, WithCall, apply};
 use super::resolve::{Definition, SectionId, State, Target};
 
 /// What every debug section's name begins with.
@@ -86,7 +86,17 @@ impl<'l> Image<'l> {
                     None if matches!(section.name, b".debug_loc" | b".debug_ranges") => (GONE_FROM_LIST, 0),
                     None => (GONE, 0),
                 };
-                let operands = Operands { symbol, addend, place: 0, got: 0, slot: None, stub: None, size: 0 };
+                let operands = Operands {
+                    symbol,
+                    addend,
+                    place: 0,
+                    got: 0,
+                    slot: None,
+                    stub: None,
+                    size: 0,
+                    thread: 0,
+                    with_call: WithCall::No,
+                };
                 // A field that cannot be filled stays as it is: what it describes is not found, and nothing else is lost.
                 let _ = apply(&howto, &operands, relocation.r_offset.get(LE), &input, output);
             }

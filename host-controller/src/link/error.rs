@@ -281,6 +281,9 @@ fn advice(symbols: &[Undefined]) -> String {
     if begins(&CXX) {
         text.push_str("\nnote: there is no C++ runtime here: link one, or compile with -fno-exceptions -fno-rtti");
     }
+    if symbols.iter().any(|symbol| symbol.name == "graft_set_thread_pointer") {
+        text.push_str("\nnote: this executor has no thread-local storage for loaded code: use a machine");
+    }
     if symbols.iter().any(|symbol| LIBC.contains(&symbol.name.as_str())) {
         text.push_str(
             "\nnote: there is no C library on the target beyond what `graft run --help` lists: link one as an archive",

@@ -8,10 +8,11 @@ use object::LittleEndian as LE;
 use super::error::{OutOfRange, Place, Undefined};
 use super::layout::{Location, NOWHERE, Piece, STUB_SIZE};
 use super::name::printable;
-use super::parse::{Rela, Visibility};
+use super::parse::{Rela, SymbolKind, Visibility};
+use super::reloc::thread::MODULE;
 use super::reloc::x86_64::howto;
-use super::reloc::{ApplyError, Operands, apply, may_use_stub};
-use super::resolve::{FUNCTION_OFFSET, Global, GlobalId, SectionId, Target};
+use super::reloc::{ApplyError, Expr, Operands, WithCall, apply, may_use_stub};
+use super::resolve::{FUNCTION_OFFSET, Global, GlobalId, Holds, SectionId, Slot, Target};
 use super::{Externals, Image, Layout, RelocateError, Segment, image};
 
 /// Padding between functions: running into it is a trap, not whatever comes next.
@@ -58,6 +59,17 @@ pub(super) fn link<'l>(
     Ok(image::assemble(layout, base, segments, entry, linker.externals))
 }
 
+/// What a relocation applies to.
+#[derive(Clone, Copy)]
+struct Field<'f> {
+    /// What it lies in, before any relocation.
+    input: &'f [u8],
+    /// Where in it.
+    at: u64,
+    /// The relocation behind this one.
+    next: Option<&'f Rela>,
+}
+
 struct Linker<'l> {
     layout: &'l Layout<'l>,
     base: u64,
@@ -75,7 +87,7 @@ impl Linker<'_> {
             if !global.referenced || !global.is_undefined() {
                 continue;
             }
-            let visible = !global.visibility.is_hidden();
+            let visible = !global.visibility.is_hidden() && global.kind != SymbolKind::ThreadLocal;
             match externals.address(global.name).filter(|_| visible) {
                 Some(address) => self.externals[index] = address.0,
                 None if global.required => missing.push(index),
@@ -129,6 +141,25 @@ impl Linker<'_> {
         }
     }
 
+    fn slot(&self, slot: &Slot) -> u64 {
+        let (start, end) = self.layout.thread;
+        match slot.holds {
+            Holds::Address => self.address(slot.target),
+            Holds::ThreadOffset => self.thread_local(slot.target).wrapping_sub(self.at(end)),
+            Holds::BlockOffset => self.thread_local(slot.target).wrapping_sub(self.at(start)),
+            Holds::BlockSize => end.wrapping_sub(start),
+            Holds::Module => MODULE,
+        }
+    }
+
+    /// The address of a thread-local symbol; one that is weak and not defined counts as the end of the block.
+    fn thread_local(&self, target: Target) -> u64 {
+        match self.layout.locate(target) {
+            Location::External(_) => self.at(self.layout.thread.1),
+            _ => self.address(target),
+        }
+    }
+
     /// Appends a piece of a segment, which lies at `offset` from the base.
     fn append(&self, piece: Piece, offset: u64, content: &mut Vec<u8>) -> Result<(), RelocateError> {
         match piece {
@@ -136,7 +167,7 @@ impl Linker<'_> {
             Piece::Got => {
                 for (slot, offset) in self.layout.program.slots.iter().zip(&self.layout.slots) {
                     if *offset != NOWHERE {
-                        content.extend_from_slice(&self.address(slot.target).to_le_bytes());
+                        content.extend_from_slice(&self.slot(slot).to_le_bytes());
                     }
                 }
                 Ok(())
@@ -157,25 +188,29 @@ impl Linker<'_> {
         let size = usize::try_from(section.size).unwrap_or(section.content.len());
         content.resize(start.saturating_add(size), 0);
         let output = content.get_mut(start..).unwrap_or(&mut []);
-        for relocation in section.relocations.entries() {
+        let mut entries = section.relocations.entries().iter().peekable();
+        while let Some(relocation) = entries.next() {
             let at = relocation.r_offset.get(LE);
             let target = self.layout.program.target(id.object, relocation.r_sym(LE, false));
-            let input = (section.content, at);
-            self.relocate(id, relocation, target, self.at(offset.wrapping_add(at)), input, output)?;
+            let field = Field { next: entries.peek().copied(), input: section.content, at };
+            let place = self.at(offset.wrapping_add(at));
+            if self.relocate(id, relocation, target, place, field, output)? == WithCall::Yes {
+                entries.next();
+            }
         }
         Ok(())
     }
 
-    /// Applies one relocation at address `place`; `input` is what the field lies in and where, before any relocation.
+    /// Applies one relocation at address `place`; says whether it took the next with it.
     fn relocate(
         &self,
         id: SectionId,
         relocation: &Rela,
         target: Option<Target>,
         place: u64,
-        (input, offset): (&[u8], u64),
+        field: Field<'_>,
         output: &mut [u8],
-    ) -> Result<(), RelocateError> {
+    ) -> Result<WithCall, RelocateError> {
         let program = self.layout.program;
         // Both were checked when the section became part of the program.
         let (Some(howto), Some(target)) = (howto(relocation.r_type(LE, false)), target) else {
@@ -190,23 +225,34 @@ impl Linker<'_> {
             }
             _ => (program.local_slots.get(&(id.object, index)).copied(), None, own.map_or(0, |symbol| symbol.size)),
         };
+        let thread_local = howto.expr.is_thread_local();
+        let slot = match howto.expr {
+            Expr::ThreadSlot => program.thread_slots.get(&(target, Holds::ThreadOffset)).copied(),
+            Expr::ThreadPair => program.thread_slots.get(&(target, Holds::Module)).copied(),
+            Expr::BlockPair => program.thread_slots.get(&Slot::BLOCK).copied(),
+            _ => slot,
+        };
+        let with_call = program.with_call(id, howto.expr, relocation, field.next);
         let slot = slot.and_then(|slot| self.layout.slots.get(slot)).filter(|slot| **slot != NOWHERE);
         let addend = relocation.r_addend.get(LE);
         let may_use_stub = |_: &u64| {
-            let start = usize::try_from(offset).unwrap_or(usize::MAX);
-            may_use_stub(&howto, program.section(id).is_code(), input, start, addend)
+            let start = usize::try_from(field.at).unwrap_or(usize::MAX);
+            may_use_stub(&howto, program.section(id).is_code(), field.input, start, addend)
         };
         let stub = stub.and_then(|stub| u64::try_from(stub).ok()).filter(may_use_stub);
         let operands = Operands {
-            symbol: self.address(target),
+            symbol: if thread_local { self.thread_local(target) } else { self.address(target) },
             addend,
             place,
             got: self.at(self.layout.got),
             slot: slot.map(|slot| self.at(*slot)),
             stub: stub.map(|stub| self.at(self.layout.stubs.wrapping_add(stub.wrapping_mul(STUB_SIZE)))),
             size,
+            thread: self.at(self.layout.thread.1),
+            with_call,
         };
-        apply(&howto, &operands, offset, input, output).map_err(|error| match error {
+        let applied = apply(&howto, &operands, field.at, field.input, output);
+        applied.map(|()| with_call).map_err(|error| match error {
             ApplyError::Range { value, limit } => RelocateError::OutOfRange(Box::new(OutOfRange {
                 place: self.place(id, relocation),
                 kind: howto.name,
@@ -248,7 +294,7 @@ impl Linker<'_> {
                     let place = self.at(self.layout.unwind.start.wrapping_add(*offset).wrapping_add(at));
                     let own = at == FUNCTION_OFFSET as u64;
                     let target = self.unwind_target(table.id, relocation, own);
-                    self.relocate(table.id, relocation, target, place, (input, at), output)?;
+                    self.relocate(table.id, relocation, target, place, Field { input, at, next: None }, output)?;
                 }
                 // The distance from the field back to the shared record, which moved.
                 let shared = record.shared.and_then(|shared| offsets.get(shared));

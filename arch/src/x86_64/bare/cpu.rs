@@ -4,12 +4,13 @@
 use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
 
-use ::x86_64::PhysAddr;
 use ::x86_64::instructions::tlb;
 use ::x86_64::registers::control::{Cr2, Cr3, Cr3Flags, Cr4, Cr4Flags, Efer, EferFlags};
+use ::x86_64::registers::model_specific::FsBase;
 use ::x86_64::registers::xcontrol::{XCr0, XCr0Flags};
 use ::x86_64::structures::paging::PhysFrame;
-use graft_protocol::ExecRange;
+use ::x86_64::{PhysAddr, VirtAddr};
+use graft_protocol::{ExecAddr, ExecRange};
 
 use crate::x86_64::paging::{Flush, Frame, PageSize, Tables};
 
@@ -157,6 +158,15 @@ fn flush_range(range: ExecRange) {
         // SAFETY: `invlpg` only drops a cached translation; the next access walks the tables again. No `nomem`: the
         // table stores before it must be complete.
         unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) };
+    }
+}
+
+/// Sets what `%fs` is relative to in loaded code; the executor uses it for nothing. An address that loaded code cannot
+/// have changes nothing.
+pub fn set_thread_pointer(address: ExecAddr) {
+    // The register takes canonical addresses only (SDM 2B, WRMSR).
+    if let Ok(address) = VirtAddr::try_new(address.0) {
+        FsBase::write(address);
     }
 }
 

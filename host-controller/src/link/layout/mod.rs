@@ -33,6 +33,8 @@ pub struct Layout<'p> {
     pub(crate) arrays: [(u64, u64); 3],
     /// All arrays of functions, in the order of execution before the entry.
     pub(crate) array_order: Vec<SectionId>,
+    /// Start and end of the block of thread-local storage; the thread pointer points at the end.
+    pub(crate) thread: (u64, u64),
     pub(crate) got: u64,
     /// The offsets of the GOT's slots; [`NOWHERE`] for those that are not needed.
     pub(crate) slots: Vec<u64>,
@@ -150,6 +152,8 @@ impl<'p> Layout<'p> {
             }
             Definition::Provided(provided) => Location::Offset(match provided {
                 Provided::Got | Provided::DsoHandle => self.got,
+                Provided::ThreadPointer => self.thread.1,
+                Provided::ThreadStart => self.thread.0,
                 Provided::Named { index, end: false } => self.named[index].0,
                 Provided::Named { index, end: true } => self.named[index].1,
                 Provided::Array { role, end: false } => self.arrays[role as usize].0,

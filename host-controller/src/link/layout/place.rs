@@ -28,6 +28,9 @@ const MIXED_LIMIT: u64 = 1 << 20;
 /// Programs smaller than this need no slots for instructions that can do without: 2 GiB, and ample room for padding.
 const NEAR: u64 = 1 << 30;
 
+/// What compilers use at the thread pointer: its own address, and a stack protector's value 40 bytes on.
+const THREAD_CONTROL: u64 = 64;
+
 const SLOT_SIZE: u64 = 8;
 
 /// The kinds of pages, in address order.
@@ -57,6 +60,8 @@ enum What {
     Got,
     Stubs,
     Unwind,
+    /// What lies at the thread pointer.
+    ThreadControl,
 }
 
 /// Sections between `__start_` and `__stop_` symbols.
@@ -71,6 +76,8 @@ struct Run {
 struct Pages {
     content: Vec<Item>,
     runs: Vec<Run>,
+    /// Thread-local storage: content, zero-fill, and what lies behind it.
+    thread: Vec<Item>,
     zero_runs: Vec<Run>,
     zero: Vec<Item>,
     big: Vec<Item>,
@@ -90,6 +97,7 @@ pub(super) fn place<'p>(program: &'p Program<'p>) -> Result<Layout<'p>, LayoutEr
         named: vec![(NOWHERE, NOWHERE); program.named.len()],
         arrays: [(NOWHERE, NOWHERE); 3],
         array_order: arrays(program),
+        thread: (NOWHERE, NOWHERE),
         got: NOWHERE,
         slots: Vec::new(),
         stubs: NOWHERE,
@@ -170,8 +178,9 @@ fn sort(program: &Program<'_>) -> Result<[Pages; 6], LayoutError> {
             pages[kind].runs.push(Run { named: index, items });
         }
     }
+    pages[DATA].thread = thread_items(program);
     for (id, section) in program.live() {
-        if !in_runs.is_empty() && in_runs.contains(&id) {
+        if section.has(elf::SHF_TLS) || (!in_runs.is_empty() && in_runs.contains(&id)) {
             continue;
         }
         let pages = &mut pages[kind_of_pages(section)];
@@ -183,6 +192,20 @@ fn sort(program: &Program<'_>) -> Result<[Pages; 6], LayoutError> {
         }
     }
     Ok(pages)
+}
+
+/// The block of thread-local storage: initial values first, and no padding the thread pointer does not ask for, so that
+/// offsets are what any linker makes them (psABI §3.4.2: the block ends at the thread pointer).
+fn thread_items(program: &Program<'_>) -> Vec<Item> {
+    if !program.thread_local {
+        return Vec::new();
+    }
+    let of = |kind| program.live().filter(move |(_, section)| section.has(elf::SHF_TLS) && section.kind == kind);
+    let content = of(Kind::Content).map(|(id, section)| content_item(id, section));
+    let mut items: Vec<Item> = content.chain(of(Kind::Zero).map(|(id, section)| zero_item(id, section))).collect();
+    let align = items.iter().map(|item| item.align).max().unwrap_or(1);
+    items.push(Item { what: What::ThreadControl, size: THREAD_CONTROL, align });
+    items
 }
 
 fn kind_of_pages(section: &Section<'_>) -> usize {
@@ -215,7 +238,7 @@ fn add_synthetic(layout: &mut Layout<'_>, pages: &mut [Pages; 6]) {
     }
     let items = pages.iter().flat_map(|pages| {
         let runs = pages.runs.iter().chain(&pages.zero_runs).flat_map(|run| &run.items);
-        pages.content.iter().chain(runs).chain(&pages.zero).chain(&pages.big)
+        pages.content.iter().chain(runs).chain(&pages.thread).chain(&pages.zero).chain(&pages.big)
     });
     let total = items.fold(0_u64, |sum, item| sum.saturating_add(item.size).saturating_add(item.align));
     let near = total < NEAR;
@@ -246,7 +269,14 @@ impl<'p> Placer<'p> {
         if with_arrays {
             self.put_arrays()?;
         }
-        for run in pages.runs.iter().chain(&pages.zero_runs) {
+        for run in &pages.runs {
+            self.layout.named[run.named] = self.put_all(&run.items)?;
+        }
+        // At the border of content and zero-fill, as it is both.
+        if !pages.thread.is_empty() {
+            self.layout.thread.0 = self.put_all(&pages.thread)?.0;
+        }
+        for run in &pages.zero_runs {
             self.layout.named[run.named] = self.put_all(&run.items)?;
         }
         self.put_all(&pages.zero)?;
@@ -280,7 +310,7 @@ impl<'p> Placer<'p> {
                 What::Got => Fill::Content(Piece::Got),
                 What::Stubs => Fill::Content(Piece::Stubs),
                 What::Unwind => Fill::Content(Piece::Unwind),
-                What::Zero(_) | What::Common(_) => Fill::Zero,
+                What::Zero(_) | What::Common(_) | What::ThreadControl => Fill::Zero,
             };
             let put = self.filler.put(item.size, item.align, fill);
             let offset = put.map_err(|full| self.item_too_large(full, item))?;
@@ -289,6 +319,7 @@ impl<'p> Placer<'p> {
                     self.layout.sections[self.layout.program.state_index(id)] = offset;
                 }
                 What::Common(index) => self.layout.commons[index] = offset,
+                What::ThreadControl => self.layout.thread.1 = offset,
                 What::Got => self.layout.got = offset,
                 What::Stubs => self.layout.stubs = offset,
                 What::Unwind => self.layout.unwind.start = offset,
@@ -322,7 +353,9 @@ impl<'p> Placer<'p> {
                 let global = &program.globals[program.commons[index].0];
                 self.too_large(full, &format!("COMMON ({})", printable(global.name)), global.owner, item.size)
             }
-            What::Got | What::Stubs | What::Unwind => self.too_large(full, "made by the linker", None, item.size),
+            What::Got | What::Stubs | What::Unwind | What::ThreadControl => {
+                self.too_large(full, "made by the linker", None, item.size)
+            }
         }
     }
 

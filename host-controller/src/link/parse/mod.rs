@@ -17,6 +17,9 @@ pub use object::ObjectFault;
 pub(crate) use section::{Array, Kind, Rela, Relocations, Role, Section};
 pub(crate) use symbol::{Binding, Position, Symbol, SymbolKind, Visibility};
 
+/// What programs may need of the linker itself, assembled from the sources beside it.
+const SUPPORT: &[u8] = include_bytes!("../support/support.a");
+
 /// Every input, checked and taken apart.
 #[derive(Debug)]
 pub struct Objects<'a> {
@@ -40,5 +43,9 @@ pub fn parse<'a>(inputs: &[Input<'a>]) -> Result<Objects<'a>, ParseError> {
             objects.all.push(Object::parse(name, input.bytes, Members::All)?);
         }
     }
+    // Last: what an input defines goes first.
+    let first = objects.all.len();
+    archive::parse(&Input::new("graft", SUPPORT), &mut objects)?;
+    objects.all.iter_mut().skip(first).for_each(|object| object.support = true);
     Ok(objects)
 }

@@ -22,6 +22,8 @@ pub(crate) struct Object<'a> {
     pub name: String,
     /// `ByNeed`: linked only when something needs it.
     pub members: Members,
+    /// Whether it is of the linker's own archive, whose arrays of functions are not linked for their own sake.
+    pub support: bool,
     pub sections: Vec<Section<'a>>,
     pub symbols: Vec<Symbol<'a>>,
     /// Index of the first symbol that other objects see.
@@ -124,6 +126,7 @@ impl<'a> Object<'a> {
             Ok(parts) => Ok(Self {
                 name,
                 members,
+                support: false,
                 sections: parts.sections,
                 symbols: parts.symbols,
                 first_global: parts.first_global,

@@ -170,7 +170,7 @@ fn array(sh_type: u32, name: &[u8]) -> Option<Array> {
         }
         _ => (name, None),
     };
-    let forwards = |role| Array { role, priority: number.unwrap_or(LAST).min(LAST), backwards: false };
+    let forwards = |role| Array { role, priority: number.unwrap_or(LAST), backwards: false };
     // `.ctors.N` counts the other way round.
     let backwards =
         |role| Array { role, priority: number.map_or(LAST, |n| 65535_u32.saturating_sub(n)), backwards: true };

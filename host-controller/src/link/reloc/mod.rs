@@ -2,6 +2,7 @@
 //!
 //! A table per ISA ([`x86_64`]) says what a type means; [`apply`] computes, checks the range and the bounds, and stores.
 
+pub(super) mod thread;
 pub(super) mod x86_64;
 
 /// What a relocation computes. In psABI letters: S symbol, A addend, P place, G slot in the GOT, GOT its start, Z size.
@@ -25,6 +26,36 @@ pub(super) enum Expr {
     GotOffset,
     /// `Z + A`
     Size,
+    /// `S + A - TP`, the offset from the thread pointer.
+    ThreadOffset,
+    /// The number of the only module there is.
+    ThreadModule,
+    /// `G + GOT + A - P`, of a slot that holds the offset from the thread pointer.
+    ThreadSlot,
+    /// The same, of the pair of slots that `__tls_get_addr` is given.
+    ThreadPair,
+    /// The same for the whole block: what other relocations count from.
+    BlockPair,
+    /// The address of a descriptor. There are none: the instruction is always rewritten.
+    Descriptor,
+    /// Marks the call through a descriptor.
+    DescriptorCall,
+}
+
+impl Expr {
+    /// Whether it is for thread-local symbols, and for no others.
+    pub(super) const fn is_thread_local(self) -> bool {
+        matches!(
+            self,
+            Self::ThreadOffset
+                | Self::ThreadModule
+                | Self::ThreadSlot
+                | Self::ThreadPair
+                | Self::BlockPair
+                | Self::Descriptor
+                | Self::DescriptorCall
+        )
+    }
 }
 
 /// What a relocation type means.
@@ -71,6 +102,17 @@ pub(super) struct Operands {
     pub stub: Option<u64>,
     /// Z
     pub size: u64,
+    /// TP
+    pub thread: u64,
+    /// Whether the relocation behind this one is the call that belongs to the same sequence.
+    pub with_call: WithCall,
+}
+
+/// Whether a thread-local sequence has its call where it can be rewritten with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WithCall {
+    Yes,
+    No,
 }
 
 /// Why a relocation is not applied.
@@ -107,6 +149,12 @@ pub(super) fn apply(
         field.copy_from_slice(bytes);
         return Ok(());
     }
+    if howto.expr.is_thread_local()
+        && let Some(rewrite) = thread::relax(howto.expr, operands.with_call, input, start)
+    {
+        let value = operands.symbol.wrapping_add_signed(operands.addend).wrapping_sub(operands.thread);
+        return rewrite.store(howto, value, start, output);
+    }
     let slot = || operands.slot.ok_or(ApplyError::NoSlot);
     let add = |base: u64| base.wrapping_add_signed(operands.addend);
     let pc = |target: u64| add(target).wrapping_sub(operands.place);
@@ -122,6 +170,10 @@ pub(super) fn apply(
         Expr::GotPcRelative => pc(operands.got),
         Expr::GotOffset => add(operands.symbol).wrapping_sub(operands.got),
         Expr::Size => add(operands.size),
+        Expr::ThreadOffset => add(operands.symbol).wrapping_sub(operands.thread),
+        Expr::ThreadModule => thread::MODULE,
+        Expr::ThreadSlot | Expr::ThreadPair | Expr::BlockPair => pc(slot()?),
+        Expr::Descriptor | Expr::DescriptorCall => return Err(ApplyError::NoSlot),
     };
     let value = in_range(howto, value)?;
     let field = output.get_mut(start..end).ok_or(ApplyError::Bounds)?;
@@ -144,7 +196,7 @@ pub(super) fn may_use_stub(howto: &Howto, is_code: bool, input: &[u8], start: us
     }
 }
 
-fn in_range(howto: &Howto, value: u64) -> Result<i64, ApplyError> {
+pub(super) fn in_range(howto: &Howto, value: u64) -> Result<i64, ApplyError> {
     let value = value.cast_signed();
     let (min, max) = howto.range;
     if value < min {

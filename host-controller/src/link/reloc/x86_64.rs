@@ -16,11 +16,13 @@ const ANY16: (i64, i64) = (i16::MIN as i64, u16::MAX as i64);
 const NEARER: &str = "; compile with -fPIC or place the slab nearer";
 const LOW: &str = "; compile with -fPIC, or place the slab below 2 GiB";
 const LARGE: &str = "; compile with -mcmodel=large";
+const BLOCK: &str = "; the thread-local storage is too large or too far";
 const SMALL: &str = "; the field is too small for an address";
 
 /// What relocation type `r_type` means, or `None` for one that is not supported.
 pub(in crate::link) const fn howto(r_type: u32) -> Option<Howto> {
     use Expr::{Absolute, Branch, GotOffset, GotPcRelative, GotSlot, GotSlotPcRelative, PcRelative, Size};
+    use Expr::{BlockPair, Descriptor, DescriptorCall, ThreadModule, ThreadOffset, ThreadPair, ThreadSlot};
     Some(match r_type {
         elf::R_X86_64_NONE => row("NONE", Expr::None, 0, ALL, ""),
         elf::R_X86_64_64 => row("64", Absolute, 8, ALL, ""),
@@ -34,6 +36,15 @@ pub(in crate::link) const fn howto(r_type: u32) -> Option<Howto> {
         elf::R_X86_64_PC16 => row("PC16", PcRelative, 2, I16, SMALL),
         elf::R_X86_64_8 => row("8", Absolute, 1, ANY8, SMALL),
         elf::R_X86_64_PC8 => row("PC8", PcRelative, 1, I8, SMALL),
+        elf::R_X86_64_DTPMOD64 => row("DTPMOD64", ThreadModule, 8, ALL, ""),
+        // What counts from the block counts from its end, as the sequences do that were rewritten.
+        elf::R_X86_64_DTPOFF64 => row("DTPOFF64", ThreadOffset, 8, ALL, ""),
+        elf::R_X86_64_TPOFF64 => row("TPOFF64", ThreadOffset, 8, ALL, ""),
+        elf::R_X86_64_TLSGD => row("TLSGD", ThreadPair, 4, I32, BLOCK),
+        elf::R_X86_64_TLSLD => row("TLSLD", BlockPair, 4, I32, BLOCK),
+        elf::R_X86_64_DTPOFF32 => row("DTPOFF32", ThreadOffset, 4, I32, BLOCK),
+        elf::R_X86_64_GOTTPOFF => row("GOTTPOFF", ThreadSlot, 4, I32, BLOCK),
+        elf::R_X86_64_TPOFF32 => row("TPOFF32", ThreadOffset, 4, I32, BLOCK),
         elf::R_X86_64_PC64 => row("PC64", PcRelative, 8, ALL, ""),
         elf::R_X86_64_GOTOFF64 => row("GOTOFF64", GotOffset, 8, ALL, ""),
         elf::R_X86_64_GOTPC32 => row("GOTPC32", GotPcRelative, 4, I32, LARGE),
@@ -45,12 +56,18 @@ pub(in crate::link) const fn howto(r_type: u32) -> Option<Howto> {
         elf::R_X86_64_PLTOFF64 => row("PLTOFF64", GotOffset, 8, ALL, ""),
         elf::R_X86_64_SIZE32 => row("SIZE32", Size, 4, U32, ""),
         elf::R_X86_64_SIZE64 => row("SIZE64", Size, 8, ALL, ""),
+        elf::R_X86_64_GOTPC32_TLSDESC => row("GOTPC32_TLSDESC", Descriptor, 4, I32, BLOCK),
+        elf::R_X86_64_TLSDESC_CALL => row("TLSDESC_CALL", DescriptorCall, 2, ALL, ""),
         elf::R_X86_64_GOTPCRELX => relaxed(row("GOTPCRELX", GotSlotPcRelative, 4, I32, LARGE), Relax::Plain),
         elf::R_X86_64_REX_GOTPCRELX => relaxed(row("REX_GOTPCRELX", GotSlotPcRelative, 4, I32, LARGE), Relax::Rex),
         // APX forms of GOTPCRELX: through the GOT is always right.
         43 => row("CODE_4_GOTPCRELX", GotSlotPcRelative, 4, I32, LARGE),
+        44 => row("CODE_4_GOTTPOFF", ThreadSlot, 4, I32, BLOCK),
+        45 => row("CODE_4_GOTPC32_TLSDESC", Descriptor, 4, I32, BLOCK),
         46 => row("CODE_5_GOTPCRELX", GotSlotPcRelative, 4, I32, LARGE),
+        47 => row("CODE_5_GOTTPOFF", ThreadSlot, 4, I32, BLOCK),
         49 => row("CODE_6_GOTPCRELX", GotSlotPcRelative, 4, I32, LARGE),
+        50 => row("CODE_6_GOTTPOFF", ThreadSlot, 4, I32, BLOCK),
         _ => return None,
     })
 }
@@ -70,24 +87,10 @@ pub(in crate::link) const fn unsupported_name(r_type: u32) -> &'static str {
         elf::R_X86_64_GLOB_DAT => "GLOB_DAT",
         elf::R_X86_64_JUMP_SLOT => "JUMP_SLOT",
         elf::R_X86_64_RELATIVE => "RELATIVE",
-        elf::R_X86_64_DTPMOD64 => "DTPMOD64",
-        elf::R_X86_64_DTPOFF64 => "DTPOFF64",
-        elf::R_X86_64_TPOFF64 => "TPOFF64",
-        elf::R_X86_64_TLSGD => "TLSGD",
-        elf::R_X86_64_TLSLD => "TLSLD",
-        elf::R_X86_64_DTPOFF32 => "DTPOFF32",
-        elf::R_X86_64_GOTTPOFF => "GOTTPOFF",
-        elf::R_X86_64_TPOFF32 => "TPOFF32",
-        elf::R_X86_64_GOTPC32_TLSDESC => "GOTPC32_TLSDESC",
-        elf::R_X86_64_TLSDESC_CALL => "TLSDESC_CALL",
         elf::R_X86_64_TLSDESC => "TLSDESC",
         elf::R_X86_64_IRELATIVE => "IRELATIVE",
         elf::R_X86_64_RELATIVE64 => "RELATIVE64",
-        44 => "CODE_4_GOTTPOFF",
-        45 => "CODE_4_GOTPC32_TLSDESC",
-        47 => "CODE_5_GOTTPOFF",
         48 => "CODE_5_GOTPC32_TLSDESC",
-        50 => "CODE_6_GOTTPOFF",
         51 => "CODE_6_GOTPC32_TLSDESC",
         _ => "unknown",
     }

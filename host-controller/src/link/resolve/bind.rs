@@ -9,6 +9,9 @@ use crate::link::name::printable;
 use crate::link::parse::{Binding, Kind, Object, Position, Symbol, SymbolKind};
 use crate::link::{Members, ResolveError};
 
+/// What sets the thread pointer, where there is thread-local storage.
+pub(super) const START_THREAD: &[u8] = b"__graft_start_thread";
+
 /// How many duplicates an error lists.
 const DUPLICATES: usize = 1000;
 
@@ -155,6 +158,10 @@ impl<'o> Binder<'_, 'o> {
         });
         self.program.loaded[loaded].globals =
             globals(object).iter().map(|symbol| self.bind_symbol(loaded, first_state, symbol)).collect();
+        if object.sections.iter().any(|section| section.kind != Kind::Aside && section.has(object::elf::SHF_TLS)) {
+            let start = self.intern(START_THREAD);
+            self.want(start);
+        }
     }
 
     fn bind_symbol(&mut self, object: usize, first_state: usize, symbol: &'o Symbol<'o>) -> GlobalId {
@@ -170,6 +177,10 @@ impl<'o> Binder<'_, 'o> {
             Position::Section(section) if self.program.states[first_state + section] == State::Discarded => None,
             Position::Section(section) => Some(Definition::Section(SectionId { object, section }, symbol.value)),
         };
+        if symbol.kind == SymbolKind::ThreadLocal && global.is_undefined() {
+            // No address the executor might have for the name would do.
+            global.kind = SymbolKind::ThreadLocal;
+        }
         match definition {
             Some(definition) => {
                 if default_version {
@@ -242,6 +253,9 @@ fn provide(program: &mut Program<'_>) {
         }
         if let Some(provided) = Provided::named(global.name) {
             global.definition = Definition::Provided(provided);
+            if global.name == b"_TLS_MODULE_BASE_" {
+                global.kind = SymbolKind::ThreadLocal;
+            }
         } else if let Some(section) = global.name.strip_prefix(b"__start_") {
             delimiters.push((section, index, false));
         } else if let Some(section) = global.name.strip_prefix(b"__stop_") {

@@ -5,13 +5,16 @@
 use object::LittleEndian as LE;
 use object::elf;
 
-use super::{Definition, GlobalId, Program, Provided, RelocationFault, SectionFault, SectionId, Slot, State, Target};
-use super::{MAX_ALIGN, unwind};
+use super::{
+    Definition, GlobalId, Holds, Program, Provided, RelocationFault, SectionFault, SectionId, Slot, State, Target,
+};
+use super::{MAX_ALIGN, bind, unwind};
 use crate::link::error::Place;
 use crate::link::name::printable;
-use crate::link::parse::{Binding, Kind, Position, Rela, Relocations, Section, SymbolKind};
+use crate::link::parse::{Binding, Kind, Object, Position, Rela, Relocations, Section, SymbolKind};
+use crate::link::reloc::thread::is_relaxed;
 use crate::link::reloc::x86_64::{howto, relaxes_when_near, unsupported_name};
-use crate::link::reloc::{Expr, Howto, Relax, may_use_stub};
+use crate::link::reloc::{Expr, Howto, Relax, WithCall, may_use_stub};
 use crate::link::{Collect, ResolveError, Unwind};
 
 /// Marks what is part of the program.
@@ -21,8 +24,12 @@ pub(super) fn collect(program: &mut Program<'_>) -> Result<(), ResolveError> {
     }
     let mut collector = Collector { program, work: Vec::new() };
     collector.mark_roots()?;
-    while let Some(id) = collector.work.pop() {
-        collector.visit(id)?;
+    collector.visit_all()?;
+    if collector.program.thread_local
+        && let Some(id) = collector.program.names.get(bind::START_THREAD).copied()
+    {
+        collector.mark_global(id)?;
+        collector.visit_all()?;
     }
     Ok(())
 }
@@ -41,10 +48,17 @@ struct Reference<'r, 'o> {
 }
 
 impl<'o> Collector<'_, 'o> {
+    fn visit_all(&mut self) -> Result<(), ResolveError> {
+        while let Some(id) = self.work.pop() {
+            self.visit(id)?;
+        }
+        Ok(())
+    }
+
     fn mark_roots(&mut self) -> Result<(), ResolveError> {
         let all = self.program.options.collect == Collect::All;
         for object in 0..self.program.loaded.len() {
-            let sections = &self.program.loaded[object].object.sections;
+            let Object { sections, support: false, .. } = self.program.loaded[object].object else { continue };
             for (section, content) in sections.iter().enumerate() {
                 let id = SectionId { object, section };
                 if self.program.state(id) == State::Waiting && is_root(content, all) {
@@ -81,6 +95,7 @@ impl<'o> Collector<'_, 'o> {
             let file = self.program.loaded[id.object].object.name.clone();
             return Err(ResolveError::Section { file, section: printable(section.name), fault });
         }
+        self.program.thread_local |= section.has(elf::SHF_TLS);
         let index = self.program.state_index(id);
         self.program.states[index] = State::Live;
         self.work.push(id);
@@ -89,8 +104,12 @@ impl<'o> Collector<'_, 'o> {
 
     fn visit(&mut self, id: SectionId) -> Result<(), ResolveError> {
         let section = self.program.section(id);
-        for relocation in section.relocations.entries() {
-            self.refer(&Reference { from: id, section, relocation })?;
+        let mut entries = section.relocations.entries().iter().peekable();
+        while let Some(relocation) = entries.next() {
+            let with_call = self.refer(&Reference { from: id, section, relocation }, entries.peek().copied())?;
+            if with_call == WithCall::Yes {
+                entries.next();
+            }
         }
         let object = self.program.loaded[id.object].object;
         if let Some(group) = section.group
@@ -128,15 +147,15 @@ impl<'o> Collector<'_, 'o> {
                 let range = self.program.unwind[table].records[record].relocations.clone();
                 for index in range {
                     let relocation = self.program.unwind[table].relocations[index];
-                    self.refer(&Reference { from, section, relocation: &relocation })?;
+                    self.refer(&Reference { from, section, relocation: &relocation }, None)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Makes what a relocation refers to part of the program.
-    fn refer(&mut self, reference: &Reference<'_, 'o>) -> Result<(), ResolveError> {
+    /// Makes what a relocation refers to part of the program; says whether `next`, the relocation behind it, was part of it.
+    fn refer(&mut self, reference: &Reference<'_, 'o>, next: Option<&Rela>) -> Result<WithCall, ResolveError> {
         let Reference { from, section, relocation } = *reference;
         let r_type = relocation.r_type(LE, false);
         let Some(howto) = howto(r_type) else {
@@ -161,6 +180,7 @@ impl<'o> Collector<'_, 'o> {
             Target::Global(id) if ties => self.mark_global(id)?,
             Target::Section(id, _) => {
                 self.check_local_kind(reference, index)?;
+                self.check_thread_local(reference, &howto, target)?;
                 match self.program.state(id) {
                     State::Waiting => self.mark(id)?,
                     State::Live => {}
@@ -170,8 +190,13 @@ impl<'o> Collector<'_, 'o> {
             Target::Absolute(_) => {}
             Target::Global(id) => self.refer_global(reference, &howto, id)?,
         }
-        self.note_slot(reference, &howto, target, offset);
-        Ok(())
+        let with_call = self.program.with_call(from, howto.expr, relocation, next);
+        if howto.expr.is_thread_local() {
+            self.note_thread_slot(reference, &howto, target, with_call)?;
+        } else {
+            self.note_slot(reference, &howto, target, offset);
+        }
+        Ok(with_call)
     }
 
     fn refer_global(&mut self, reference: &Reference<'_, 'o>, howto: &Howto, id: GlobalId) -> Result<(), ResolveError> {
@@ -192,17 +217,12 @@ impl<'o> Collector<'_, 'o> {
         let global = &mut self.program.globals[id.0];
         global.referenced = true;
         global.required |= !weak;
-        match global.kind {
-            SymbolKind::ThreadLocal => {
-                let name = printable(global.name);
-                return Err(self.fault(reference, RelocationFault::ThreadLocal(name)));
-            }
-            SymbolKind::Indirect => {
-                let name = printable(global.name);
-                return Err(self.fault(reference, RelocationFault::Indirect(name)));
-            }
-            _ => {}
+        if global.kind == SymbolKind::Indirect {
+            let name = printable(global.name);
+            return Err(self.fault(reference, RelocationFault::Indirect(name)));
         }
+        self.check_thread_local(reference, howto, Target::Global(id))?;
+        let global = &mut self.program.globals[id.0];
         if howto.expr == Expr::Size && global.is_undefined() {
             let name = printable(global.name);
             return Err(self.fault(reference, RelocationFault::UnknownSize(name)));
@@ -223,6 +243,11 @@ impl<'o> Collector<'_, 'o> {
             Definition::Section(section, _) => self.mark(section),
             Definition::Common { align, index: None } => {
                 let global = &mut self.program.globals[id.0];
+                if global.kind == SymbolKind::ThreadLocal {
+                    let section = format!("COMMON ({})", printable(global.name));
+                    let file = self.program.loaded[global.owner.unwrap_or(0)].object.name.clone();
+                    return Err(ResolveError::Section { file, section, fault: SectionFault::ThreadLocal });
+                }
                 if align.max(1) > MAX_ALIGN || !align.max(1).is_power_of_two() {
                     let owner = global.owner.unwrap_or(0);
                     let section = format!("COMMON ({})", printable(global.name));
@@ -262,6 +287,60 @@ impl<'o> Collector<'_, 'o> {
         self.slot(target, Some((from.object, symbol)), !spare);
     }
 
+    /// Notes the slots a thread-local sequence needs when it is not rewritten.
+    fn note_thread_slot(
+        &mut self,
+        reference: &Reference<'_, 'o>,
+        howto: &Howto,
+        target: Target,
+        with_call: WithCall,
+    ) -> Result<(), ResolveError> {
+        self.program.thread_local = true;
+        let Reference { section, relocation, .. } = *reference;
+        let offset = usize::try_from(relocation.r_offset.get(LE)).unwrap_or(usize::MAX);
+        if is_relaxed(howto.expr, with_call, section.content, offset) {
+            return Ok(());
+        }
+        let (key, holds): (_, &[Holds]) = match howto.expr {
+            Expr::ThreadSlot => ((target, Holds::ThreadOffset), &[Holds::ThreadOffset]),
+            Expr::ThreadPair => ((target, Holds::Module), &[Holds::Module, Holds::BlockOffset]),
+            Expr::BlockPair => (Slot::BLOCK, &[Holds::Module, Holds::BlockSize]),
+            Expr::Descriptor | Expr::DescriptorCall => {
+                let symbol = self.program.symbol_name(reference.from.object, relocation);
+                return Err(self.fault(reference, RelocationFault::Sequence { kind: howto.name, symbol }));
+            }
+            _ => return Ok(()),
+        };
+        let new = self.program.slots.len();
+        if *self.program.thread_slots.entry(key).or_insert(new) == new {
+            let slots = holds.iter().map(|holds| Slot { target: key.0, holds: *holds, always: true });
+            self.program.slots.extend(slots);
+        }
+        Ok(())
+    }
+
+    /// Thread-local symbols have offsets, all others addresses: a relocation is for the one or the other.
+    fn check_thread_local(
+        &self,
+        reference: &Reference<'_, 'o>,
+        howto: &Howto,
+        target: Target,
+    ) -> Result<(), ResolveError> {
+        let symbol = self.program.is_thread_local(target);
+        let either = match target {
+            // Nothing says what an undefined symbol is, where its object does not.
+            Target::Global(id) => self.program.globals[id.0].is_undefined() && !symbol,
+            _ => false,
+        };
+        if either || howto.expr == Expr::Size || symbol == howto.expr.is_thread_local() {
+            return Ok(());
+        }
+        let name = self.program.symbol_name(reference.from.object, reference.relocation);
+        let fault =
+            if symbol { RelocationFault::ThreadLocal(name) } else { RelocationFault::NotThreadLocal(howto.name, name) };
+        Err(self.fault(reference, fault))
+    }
+
     fn slot(&mut self, target: Target, local: Option<(usize, usize)>, always: bool) {
         let new = self.program.slots.len();
         let index = match (target, local) {
@@ -271,7 +350,7 @@ impl<'o> Collector<'_, 'o> {
         };
         match self.program.slots.get_mut(index) {
             Some(slot) => slot.always |= always,
-            None => self.program.slots.push(Slot { target, always }),
+            None => self.program.slots.push(Slot { target, holds: Holds::Address, always }),
         }
     }
 
@@ -280,7 +359,6 @@ impl<'o> Collector<'_, 'o> {
         let kind = usize::try_from(index).ok().and_then(|index| object.symbols.get(index)).map(|symbol| symbol.kind);
         let name = || self.program.symbol_name(reference.from.object, reference.relocation);
         match kind {
-            Some(SymbolKind::ThreadLocal) => Err(self.fault(reference, RelocationFault::ThreadLocal(name()))),
             Some(SymbolKind::Indirect) => Err(self.fault(reference, RelocationFault::Indirect(name()))),
             _ => Ok(()),
         }
@@ -333,7 +411,9 @@ fn is_root(section: &Section<'_>, all: bool) -> bool {
 
 /// Why a section cannot be part of an image, if so.
 fn unloadable(section: &Section<'_>) -> Option<SectionFault> {
-    if section.has(elf::SHF_TLS) {
+    if section.has(elf::SHF_TLS)
+        && (section.has(elf::SHF_EXECINSTR) || !matches!(section.kind, Kind::Content | Kind::Zero))
+    {
         return Some(SectionFault::ThreadLocal);
     }
     if section.has(elf::SHF_WRITE) && section.has(elf::SHF_EXECINSTR) {

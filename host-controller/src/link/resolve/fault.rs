@@ -10,8 +10,8 @@ pub enum SectionFault {
     /// The image's pages are never both.
     #[error("it is writable and executable; no page of an image is both")]
     WriteExecute,
-    /// Thread-local storage.
-    #[error("thread-local storage is not supported yet")]
+    /// Thread-local storage of a form that has no meaning.
+    #[error("thread-local storage is data, defined in a section")]
     ThreadLocal,
     /// Compressed content.
     #[error("it is compressed, which only debug sections may be")]
@@ -104,9 +104,20 @@ pub enum RelocationFault {
     /// The target is a local symbol that is not defined.
     #[error("refers to {0}, which is local and not defined")]
     LocalUndefined(String),
-    /// The target is thread-local.
-    #[error("refers to {0}: thread-local storage is not supported yet")]
+    /// The target is thread-local, and the relocation wants an address.
+    #[error("refers to {0} as if it were not thread-local: a declaration lacks __thread")]
     ThreadLocal(String),
+    /// The target is not thread-local, and the relocation is for such symbols.
+    #[error("{0} to {1}, which is not thread-local: a declaration has __thread too many")]
+    NotThreadLocal(&'static str, String),
+    /// The field is not in an instruction that the relocation is for.
+    #[error("{kind} to {symbol} is not in an instruction that the psABI has for it")]
+    Sequence {
+        /// The type's name.
+        kind: &'static str,
+        /// The symbol referred to.
+        symbol: String,
+    },
     /// The target is an indirect function.
     #[error("refers to {0}: indirect functions (IFUNC) are not supported yet")]
     Indirect(String),

@@ -55,6 +55,10 @@ pub(crate) enum Definition {
 pub(crate) enum Provided {
     /// Start of the GOT.
     Got,
+    /// Where the thread pointer points: the end of the block of thread-local storage.
+    ThreadPointer,
+    /// Start of the block of thread-local storage.
+    ThreadStart,
     /// An address that identifies the program.
     DsoHandle,
     /// Start or end of the sections of one name.
@@ -149,6 +153,8 @@ impl Provided {
         let array = |role, end| Self::Array { role, end };
         Some(match name {
             b"_GLOBAL_OFFSET_TABLE_" => Self::Got,
+            b"__graft_thread_pointer" | b"_TLS_MODULE_BASE_" => Self::ThreadPointer,
+            b"__graft_thread_start" => Self::ThreadStart,
             b"__dso_handle" => Self::DsoHandle,
             b"__preinit_array_start" => array(Role::Preinit, false),
             b"__preinit_array_end" => array(Role::Preinit, true),

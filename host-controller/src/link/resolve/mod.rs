@@ -11,10 +11,13 @@ mod unwind;
 use std::collections::HashMap;
 
 use super::name::printable;
-use super::parse::{Array, Kind, Object, Position, Rela, Section};
+use super::parse::{Array, Kind, Object, Position, Rela, Section, SymbolKind};
+use super::reloc::thread::call_field;
+use super::reloc::{Expr, WithCall};
 use super::{Layout, LayoutError, Objects, Options, ResolveError};
 
 use object::LittleEndian as LE;
+use object::elf;
 
 pub use fault::{RelocationFault, SectionFault};
 pub(crate) use global::{Definition, Global, GlobalId, Provided};
@@ -38,6 +41,10 @@ pub struct Program<'o> {
     pub(crate) slots: Vec<Slot>,
     /// The slots of local symbols: by object and symbol.
     pub(crate) local_slots: HashMap<(usize, usize), usize>,
+    /// The slots that thread-local sequences use, by what they refer to: the first, where they are a pair.
+    pub(crate) thread_slots: HashMap<(Target, Holds), usize>,
+    /// Whether it has thread-local storage.
+    pub(crate) thread_local: bool,
     /// The symbols with a stub, in order.
     pub(crate) stubs: Vec<GlobalId>,
     /// The common symbols that are part of the program.
@@ -100,12 +107,32 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub target: Target,
+    pub holds: Holds,
     /// Whether the slot is needed even when the program is small enough that every instruction reaches its target.
     pub always: bool,
 }
 
+impl Slot {
+    /// The pair of slots for the whole block of thread-local storage.
+    pub(crate) const BLOCK: (Target, Holds) = (Target::Absolute(0), Holds::Module);
+}
+
+/// What a slot of the GOT holds of its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Holds {
+    Address,
+    /// Its offset from the thread pointer.
+    ThreadOffset,
+    /// Its offset in the block of thread-local storage.
+    BlockOffset,
+    /// The offset of the block's end.
+    BlockSize,
+    /// The number of its module.
+    Module,
+}
+
 /// What a relocation refers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// An offset in a section.
     Section(SectionId, u64),
@@ -138,6 +165,8 @@ pub fn resolve<'o>(objects: &'o Objects<'_>, options: &'o Options) -> Result<Pro
         entry: None,
         slots: Vec::new(),
         local_slots: HashMap::new(),
+        thread_slots: HashMap::new(),
+        thread_local: false,
         stubs: Vec::new(),
         commons: Vec::new(),
         named: Vec::new(),
@@ -206,6 +235,36 @@ impl<'o> Program<'o> {
             Position::Absolute => Some(Target::Absolute(symbol.value)),
             Position::Undefined | Position::Common => None,
         }
+    }
+
+    /// Whether a target is thread-local: it has an offset and no address.
+    pub(crate) fn is_thread_local(&self, target: Target) -> bool {
+        match target {
+            Target::Section(id, _) => self.section(id).has(elf::SHF_TLS),
+            Target::Absolute(_) => false,
+            Target::Global(id) => self.globals[id.0].kind == SymbolKind::ThreadLocal,
+        }
+    }
+
+    /// Whether the relocation `next` is the call of `__tls_get_addr` that ends the sequence `relocation` starts: then both
+    /// are rewritten together.
+    pub(in crate::link) fn with_call(
+        &self,
+        id: SectionId,
+        expr: Expr,
+        relocation: &Rela,
+        next: Option<&Rela>,
+    ) -> WithCall {
+        let is_call = |next: &Rela| {
+            let start = usize::try_from(relocation.r_offset.get(LE)).ok()?;
+            let distance = call_field(expr, self.section(id).content, start, next.r_type(LE, false))?;
+            let at = usize::try_from(next.r_offset.get(LE)).ok()?;
+            let symbol = usize::try_from(next.r_sym(LE, false)).ok()?;
+            let name = self.loaded[id.object].object.symbols.get(symbol)?.name;
+            Some(at.checked_sub(start) == Some(distance) && name == b"__tls_get_addr")
+        };
+        let has_call = matches!(expr, Expr::ThreadPair | Expr::BlockPair);
+        if has_call && next.and_then(is_call) == Some(true) { WithCall::Yes } else { WithCall::No }
     }
 
     /// The printable name of what a relocation refers to.

@@ -8,6 +8,7 @@ mod input;
 mod relocations;
 mod sections;
 mod symbols;
+mod thread;
 mod views;
 
 use graft_protocol::ExecAddr;

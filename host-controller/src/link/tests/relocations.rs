@@ -354,7 +354,7 @@ fn calls_to_undefined_weak_functions_link_anywhere() {
 
 #[test]
 fn unknown_types_are_named() {
-    for (r_type, name) in [(R_X86_64_TLSGD, "TLSGD"), (R_X86_64_IRELATIVE, "IRELATIVE"), (200, "unknown")] {
+    for (r_type, name) in [(R_X86_64_TLSDESC, "TLSDESC"), (R_X86_64_IRELATIVE, "IRELATIVE"), (200, "unknown")] {
         let error = field(r_type, 0, 0).unwrap_err().to_string();
         assert_eq!(error, format!("0.o: .rodata+0x8: relocation type {r_type} ({name}) to target is not supported"));
     }

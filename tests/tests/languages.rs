@@ -1,0 +1,75 @@
+//! What languages ask of a linker and its target beyond calls and data, on a machine: thread-local storage.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use graft_tests::child::{self, End, Outcome};
+use graft_tests::interop::Executor;
+use graft_tests::objects;
+use graft_tests::place;
+use graft_tests::programs::Compiler::{Clang, Gcc};
+use graft_tests::programs::{Compiler, Unit};
+use graft_tests::target::Target;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A machine for the programs of one test.
+struct Machine(Target);
+
+impl Machine {
+    fn start() -> Self {
+        Self(Target::start(Executor::Microvm).unwrap())
+    }
+
+    fn run(&self, inputs: &[PathBuf]) -> Outcome {
+        let Target::Ours { name, .. } = &self.0 else { panic!("one of ours") };
+        run(name, inputs)
+    }
+}
+
+fn run(target: &str, inputs: &[PathBuf]) -> Outcome {
+    let mut command = Command::new(&place::graft().unwrap().command);
+    child::run(command.args(["run", "-t", target]).args(inputs), LIMIT).unwrap()
+}
+
+/// Compiles `sources`, each into an object of its own.
+fn compile(compiler: Compiler, flags: &'static str, sources: &[&'static str]) -> Vec<PathBuf> {
+    let folder = place::scratch("languages").join(format!("{compiler:?}{flags}{}", sources[0]).replace([' ', '='], ""));
+    std::fs::create_dir_all(&folder).unwrap();
+    sources.iter().map(|source| objects::compile(&Unit { source, compiler, flags }, &folder).unwrap()).collect()
+}
+
+fn ends(outcome: &Outcome, code: i32, console: &str) {
+    assert_eq!(outcome.end, End::Exit(code), "{}", outcome.stderr);
+    assert_eq!(String::from_utf8_lossy(&outcome.stdout), console, "{}", outcome.stderr);
+}
+
+const THREAD_LOCAL: [&str; 2] = ["thread_local.c", "thread_other.c"];
+
+#[test]
+fn tls_in_all_models_works_on_a_machine() {
+    let machine = Machine::start();
+    for (compiler, flags) in [
+        (Gcc, "-O1 -fno-pic"),
+        (Gcc, "-O2 -fPIC"),
+        (Gcc, "-O2 -fPIC -ftls-model=local-dynamic"),
+        (Gcc, "-O2 -fPIC -ftls-model=initial-exec"),
+        (Gcc, "-O0 -fPIC -mtls-dialect=gnu2"),
+        (Gcc, "-O1 -fPIC -mcmodel=large"),
+        (Clang, "-O2 -fPIC -fno-plt"),
+    ] {
+        let objects = compile(compiler, flags, &THREAD_LOCAL);
+        for _ in 0..2 {
+            ends(&machine.run(&objects), 48, "local\n");
+        }
+    }
+}
+
+#[test]
+fn tls_is_refused_in_words_where_the_thread_pointer_is_not_the_programs() {
+    let outcome = run("hosted", &compile(Gcc, "-O2 -fPIC", &THREAD_LOCAL));
+    assert_eq!(outcome.end, End::Exit(125), "{}", outcome.stderr);
+    let words = "this executor has no thread-local storage for loaded code: use a machine";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+}
