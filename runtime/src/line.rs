@@ -28,6 +28,11 @@ pub enum LineError {
         /// The limit that ran out.
         millis: u64,
     },
+    /// The peer sends and does not read: for this many milliseconds there was no room for an answer, nor for more requests.
+    NotReading {
+        /// The limit that ran out.
+        millis: u64,
+    },
     /// Bytes were lost on their way.
     Overrun,
     /// Bytes came garbled.
@@ -43,6 +48,9 @@ impl fmt::Display for LineError {
         match self {
             Self::Closed => f.write_str("the peer closed the line"),
             Self::Stalled { millis } => write!(f, "the peer fell silent inside a message for {millis} ms"),
+            Self::NotReading { millis } => {
+                write!(f, "the peer sends requests and reads no answers: nothing could be sent for {millis} ms")
+            }
             Self::Overrun => f.write_str("bytes were lost on the line: they came faster than they were read"),
             Self::Garbled => f.write_str("bytes came garbled over the line: noise, or another speed"),
             Self::Break => f.write_str("the line broke (a break condition)"),
@@ -56,7 +64,7 @@ impl LineError {
     pub(crate) const fn leaves_the_line(self) -> bool {
         match self {
             Self::Stalled { .. } | Self::Overrun | Self::Garbled | Self::Break => true,
-            Self::Closed | Self::Os(_) => false,
+            Self::Closed | Self::NotReading { .. } | Self::Os(_) => false,
         }
     }
 }

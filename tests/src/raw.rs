@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{ChildStdin, ChildStdout, Command};
 use std::time::Duration;
 
 use graft_protocol::{
@@ -22,6 +22,28 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// No executor of the tests sends more in one message.
 const MESSAGE_LIMIT: u64 = 256 << 20;
+
+/// Two pipes as one stream.
+struct Pipes {
+    to: ChildStdin,
+    from: ChildStdout,
+}
+
+impl Read for Pipes {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.from.read(out)
+    }
+}
+
+impl Write for Pipes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
 
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
@@ -110,6 +132,12 @@ impl Client {
         line.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();
         line.set_write_timeout(Some(ANSWER_LIMIT)).unwrap();
         Self::over(Box::new(line), None)
+    }
+
+    /// Takes the Setup of the executor at the other ends of two pipes. They know no time limit.
+    #[must_use]
+    pub fn on_pipes(to: ChildStdin, from: ChildStdout) -> Self {
+        Self::over(Box::new(Pipes { to, from }), None)
     }
 
     /// Goes without a word, and returns how the executor ended where it was started for this client.

@@ -43,7 +43,7 @@ pub fn on_executors(kinds: &[Option<MachineKind>], test: impl Fn(&mut Rig)) {
     for kind in kinds {
         // Which of them it was shows when it fails.
         eprintln!("on {}", kind.map_or("the hosted executor".to_owned(), |kind| format!("{kind:?}")));
-        let mut rig = kind.map_or_else(|| Rig::on(Client::hosted(), None), Rig::on_machine);
+        let mut rig = kind.map_or_else(Rig::hosted, Rig::on_machine);
         test(&mut rig);
     }
 }
@@ -77,6 +77,18 @@ struct State {
 }
 
 impl Rig {
+    /// The hosted executor, in a process of its own.
+    #[must_use]
+    pub fn hosted() -> Self {
+        Self::over(Client::hosted())
+    }
+
+    /// An executor that was reached.
+    #[must_use]
+    pub fn over(client: Client) -> Self {
+        Self::on(client, None)
+    }
+
     fn on_machine(kind: MachineKind) -> Self {
         let mut machine = Machine::new(place::image().unwrap_or_else(|error| panic!("{error}")));
         machine.kind = kind;
@@ -240,6 +252,19 @@ impl Rig {
     }
 
     fn next_session(&mut self, before: &State) {
+        self.begins_anew();
+        // Another process may get other addresses; on a machine everything is as it was.
+        if self.machine.is_some() {
+            self.is_as(before);
+        }
+    }
+
+    /// Takes the Setup of the next session, and sees it work.
+    ///
+    /// # Panics
+    ///
+    /// Panics when none comes next, or it does not.
+    pub fn begins_anew(&mut self) {
         if self.machine.is_some() {
             assert_eq!(self.client.receive(), Said::Setup);
         } else {
@@ -248,10 +273,6 @@ impl Rig {
         }
         self.furnish();
         self.good_loads();
-        // Another process may get other addresses; on a machine everything is as it was.
-        if self.machine.is_some() {
-            self.is_as(before);
-        }
     }
 
     /// Whether the executor is a machine, whose line outlives its sessions.

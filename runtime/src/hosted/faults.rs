@@ -10,6 +10,7 @@ use graft_arch::machine::checkpoint::{self, Resume};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
 
 use super::deadline;
+use super::watch;
 
 /// The signals that processor exceptions become, and the one the C library's `abort` raises.
 const SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT];
@@ -67,7 +68,8 @@ pub(crate) fn install() -> io::Result<()> {
     // SAFETY: the memory is never freed, and handlers alone use it.
     check(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) })?;
     let faults = SIGNALS.map(|signal| (signal, handle as Handler));
-    for (signal, handler) in faults.into_iter().chain([(deadline::SIGNAL, time_is_up as Handler)]) {
+    let watches = [(deadline::SIGNAL, time_is_up as Handler), (watch::SIGNAL, is_left)];
+    for (signal, handler) in faults.into_iter().chain(watches) {
         // SAFETY: all zeroes is a value of this C structure: no flags, an empty mask.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
@@ -109,17 +111,49 @@ extern "C" fn time_is_up(_: i32, _info: *mut libc::siginfo_t, context: *mut libc
     }
     // SAFETY: with SA_SIGINFO the third argument is the interrupted context, ours until the handler returns.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    let registers = &mut context.uc_mcontext.gregs;
-    let at = |register| ExecAddr(get(registers, register).cast_unsigned());
-    let (ip, sp) = (at(libc::REG_RIP), at(libc::REG_RSP));
-    let in_runtime = RUNTIME_STACK.range().contains(sp);
-    if !in_runtime && !RESERVABLE.iter().any(|span| span.range().contains(ip)) {
-        deadline::miss(ip, sp);
-        return;
+    let mut interrupted = Interrupted::new(context);
+    if !interrupted.ends(FaultKind::TIMED_OUT) {
+        deadline::miss(interrupted.ip, interrupted.sp);
     }
-    // SAFETY: the program's own instruction, or the runtime at work for it, which comes to its end first.
-    if let Some(resume) = unsafe { checkpoint::recover_when_possible(deadline::timed_out(ip, sp)) } {
-        go_on_at(registers, resume);
+}
+
+/// The watch's signal: ends the call, where nothing that is interrupted could hold a lock. Else it comes again.
+extern "C" fn is_left(_: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    if checkpoint::depth() > 0 {
+        // SAFETY: as above.
+        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+        let _ = Interrupted::new(context).ends(FaultKind::CANCELLED);
+    }
+}
+
+/// What a signal interrupted.
+struct Interrupted<'c> {
+    registers: &'c mut [i64],
+    ip: ExecAddr,
+    sp: ExecAddr,
+    in_runtime: bool,
+}
+
+impl<'c> Interrupted<'c> {
+    fn new(context: &'c mut libc::ucontext_t) -> Self {
+        let registers = &mut context.uc_mcontext.gregs;
+        let at = |register| ExecAddr(get(registers, register).cast_unsigned());
+        let (ip, sp) = (at(libc::REG_RIP), at(libc::REG_RSP));
+        Self { registers, ip, sp, in_runtime: RUNTIME_STACK.range().contains(sp) }
+    }
+
+    /// Ends the innermost call with a fault of `kind`, at once or when the runtime's work for it is done; `false` when it is
+    /// inside the C library, which may hold locks.
+    fn ends(&mut self, kind: FaultKind) -> bool {
+        if !self.in_runtime && !RESERVABLE.iter().any(|span| span.range().contains(self.ip)) {
+            return false;
+        }
+        let fault = Fault { kind, ip: self.ip, sp: self.sp, address: ExecAddr::NULL, code: 0 };
+        // SAFETY: the program's own instruction, or the runtime at work for it, which comes to its end first.
+        if let Some(resume) = unsafe { checkpoint::recover_when_possible(fault) } {
+            go_on_at(self.registers, resume);
+        }
+        true
     }
 }
 

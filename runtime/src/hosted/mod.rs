@@ -12,6 +12,7 @@ mod line;
 mod memory;
 mod plan;
 mod platform;
+mod watch;
 
 use std::env;
 use std::io::Write as _;

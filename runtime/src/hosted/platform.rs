@@ -12,7 +12,7 @@ use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 use graft_runtime::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair, exports};
 
 use super::memory::{Arenas, PAGE, map, map_nothing};
-use super::{deadline, faults, libc_bridge, memory};
+use super::{deadline, faults, libc_bridge, memory, watch};
 
 /// Calls into loaded code on the stack at once. Each has a stack of its own.
 const MAX_DEPTH: usize = 16;
@@ -41,6 +41,7 @@ impl HostedPlatform {
     /// Takes address space and signals.
     pub(crate) fn new() -> io::Result<Self> {
         faults::install()?;
+        watch::install()?;
         let arenas = Arenas::new()?;
         faults::set_reservable(arenas.ranges());
         Ok(Self { arenas, stacks: Mutex::new(Vec::new()), start: Instant::now(), limit_ns: AtomicU64::new(0) })
@@ -158,9 +159,11 @@ impl Platform for HostedPlatform {
         let before = faults::set_guard(guard(whole));
         let limit = self.limit_ns.load(Ordering::Relaxed);
         let outer = deadline::begin(self.start, (limit != 0).then_some(limit));
+        watch::begin_call();
         // SAFETY: the executor checked that `at` is executable memory it initialized; if it is not a C function, its
         // faults become values. The stack was made for this depth, is aligned, and ends in a guard. One thread calls.
         let result = unsafe { checkpoint::call(top, at.0, args) };
+        watch::end_call();
         let late = deadline::end(self.start, outer);
         faults::set_guard(before);
         // A fault of its own says more.
