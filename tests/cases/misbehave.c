@@ -48,6 +48,25 @@ int main(int argc, char **argv) {
         struct { unsigned short limit; size_t base; } __attribute__((packed)) none = {0, 0};
         __asm__ volatile("lidt %0; int3" : : "m"(none));
     }
+    // Privileged: what a debug register may do, and interrupts that an instruction raises.
+    if (!differ(how, "watch-data")) {
+        __asm__ volatile("mov %0, %%dr0; mov %1, %%dr7" : : "r"(&zero), "r"(0xf0002ul));
+        zero = 1;
+    }
+    if (!differ(how, "break-runtime"))
+        __asm__ volatile("mov %0, %%dr0; mov %1, %%dr7" : : "r"(&puts), "r"(2ul));
+    if (!differ(how, "break-runtime-and-call")) {
+        __asm__ volatile("mov %0, %%dr0; mov %1, %%dr7" : : "r"(&puts), "r"(2ul));
+        puts("called");
+    }
+    if (!differ(how, "int-8"))
+        __asm__ volatile("int $8");
+    if (!differ(how, "int-13"))
+        __asm__ volatile("int $13");
+    if (!differ(how, "int-14"))
+        __asm__ volatile("int $14");
+    if (!differ(how, "int-200"))
+        __asm__ volatile("int $200");
     if (!differ(how, "overflow-stack"))
         return deeper((volatile int[]){argc});
     if (!differ(how, "abort"))

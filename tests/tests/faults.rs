@@ -37,17 +37,29 @@ const MISDEEDS: &[(&str, i32, &str)] = &[
     ("abort", 134, "abort"),
 ];
 
+/// What only privileged code can do.
+const PRIVILEGED: &[(&str, i32, &str)] = &[
+    ("watch-data", 133, "debug trap"),
+    // Whoever runs next runs into it, if anybody does.
+    ("break-runtime", 0, ""),
+    ("break-runtime-and-call", 133, "debug trap"),
+    ("int-8", 139, "unexpected interrupt"),
+    ("int-13", 139, "unexpected interrupt"),
+    ("int-14", 139, "unexpected interrupt"),
+    ("int-200", 139, "unexpected interrupt"),
+];
+
 fn run(target: &str, object: &std::path::Path, words: &[&str]) -> Outcome {
     let mut command = Command::new(&place::graft().unwrap().command);
     child::run(command.args(["run", "-t", target]).arg(object).arg("--").args(words), LIMIT).unwrap()
 }
 
-fn misbehave(executor: Executor) {
+fn misbehave(executor: Executor, misdeeds: &[(&str, i32, &str)]) {
     let target = Target::start(executor).unwrap();
     let Target::Ours { name, .. } = &target else { panic!("one of ours") };
     let unit = Unit { source: "misbehave.c", compiler: Compiler::Gcc, flags: "-O1" };
     let object = objects::compile(&unit, &place::scratch(&format!("faults-{executor:?}"))).unwrap();
-    for (how, code, words) in MISDEEDS {
+    for (how, code, words) in misdeeds {
         let outcome = run(name, &object, &[how]);
         assert_eq!(outcome.end, End::Exit(*code), "{how}: {}", outcome.stderr);
         assert_eq!(String::from_utf8_lossy(&outcome.stdout), format!("{how}\n"));
@@ -62,17 +74,17 @@ fn misbehave(executor: Executor) {
 
 #[test]
 fn misdeeds_on_the_hosted_executor() {
-    misbehave(Executor::Hosted);
+    misbehave(Executor::Hosted, MISDEEDS);
 }
 
 #[test]
 fn misdeeds_on_a_machine_that_stays() {
-    misbehave(Executor::Microvm);
+    misbehave(Executor::Microvm, MISDEEDS);
 }
 
 #[test]
 fn misdeeds_on_another_board() {
-    misbehave(Executor::Q35);
+    misbehave(Executor::Q35, MISDEEDS);
 }
 
 #[test]
@@ -84,6 +96,11 @@ fn results_that_do_not_fit_and_calls_of_exit() {
         assert_eq!(outcome.end, End::Exit(code), "{how}: {}", outcome.stderr);
         assert!(outcome.stderr.contains(words), "{how}: {:?} says nothing of {words:?}", outcome.stderr);
     }
+}
+
+#[test]
+fn privileged_misdeeds_on_a_machine_that_stays() {
+    misbehave(Executor::Microvm, PRIVILEGED);
 }
 
 /// The report of a read through a null pointer names the function, the line of the source and the instruction.

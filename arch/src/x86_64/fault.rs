@@ -7,7 +7,7 @@ use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind};
 pub struct Trap {
     /// The vector.
     pub vector: u8,
-    /// The error code, 0 for vectors without one.
+    /// The error code, 0 for vectors without one; [`Trap::SOFTWARE`] when there should be one and is not.
     pub error: u64,
     /// The instruction pointer.
     pub ip: u64,
@@ -20,6 +20,10 @@ pub struct Trap {
 impl Trap {
     /// The vector of non-maskable interrupts.
     pub const NMI: u8 = FaultKind::NMI.0;
+    /// The vector of debug exceptions.
+    pub const DEBUG: u8 = FaultKind::DEBUG.0;
+    /// In place of the error code of an exception that was none: an `int` instruction named its vector.
+    pub const SOFTWARE: u64 = u64::MAX;
     /// The vector of page faults.
     pub const PAGE_FAULT: u8 = FaultKind::PAGE_FAULT.0;
 
@@ -35,7 +39,7 @@ impl Trap {
             address: ExecAddr::NULL,
             code: self.error,
         };
-        if self.vector >= FaultKind::UNUSED_VECTOR.0 {
+        if self.vector >= FaultKind::UNUSED_VECTOR.0 || self.error == Self::SOFTWARE {
             fault.kind = FaultKind::UNUSED_VECTOR;
             fault.code = u64::from(self.vector);
         } else if self.vector == Self::PAGE_FAULT {
@@ -81,6 +85,15 @@ mod tests {
         let fault = Trap { vector: 6, error: 0, ..TRAP }.classify(None);
         assert_eq!((fault.kind, fault.address), (FaultKind::INVALID_OPCODE, ExecAddr::NULL));
         assert_eq!((fault.ip, fault.sp), (ExecAddr(0x1000), ExecAddr(0x8000)));
+    }
+
+    #[test]
+    fn an_exception_that_an_instruction_raised_is_an_unexpected_interrupt() {
+        for vector in [8, 10, 11, 12, 13, 14, 17, 21] {
+            let fault = Trap { vector, error: Trap::SOFTWARE, ..TRAP }.classify(None);
+            assert_eq!((fault.kind, fault.code), (FaultKind::UNUSED_VECTOR, u64::from(vector)));
+            assert_eq!(fault.address, ExecAddr::NULL);
+        }
     }
 
     #[test]

@@ -170,6 +170,19 @@ pub fn set_thread_pointer(address: ExecAddr) {
     }
 }
 
+/// Switches breakpoints off that loaded code may have left in the debug registers.
+pub fn clear_breakpoints() {
+    /// All off; bit 10 is always set (SDM 3B §18.2.4).
+    const OFF: u64 = 0x400;
+    let control: u64;
+    // SAFETY: reading DR7 changes nothing.
+    unsafe { asm!("mov {}, dr7", out(reg) control, options(nomem, nostack, preserves_flags)) };
+    if control != OFF {
+        // SAFETY: without breakpoints the processor does what it always does.
+        unsafe { asm!("mov dr7, {}", in(reg) OFF, options(nomem, nostack, preserves_flags)) };
+    }
+}
+
 /// The address of the last page fault.
 pub(super) fn fault_address() -> u64 {
     Cr2::read_raw()

@@ -22,6 +22,8 @@ const STUB_BYTES: u64 = 16;
 
 /// DF, TF, NT and AC: flags that must not survive into the code that is resumed at a checkpoint.
 const UNWANTED_FLAGS: u64 = 0x400 | 0x100 | 0x4000 | 0x4_0000;
+/// Traps after every instruction.
+const TRAP_FLAG: u64 = 0x100;
 /// The interrupt flag.
 const INTERRUPT_FLAG: u64 = 0x200;
 
@@ -76,6 +78,11 @@ impl TrapFrame {
         stacks::is_for_traps(self.rsp)
     }
 
+    /// Lets the interrupted code go on without stopping after every instruction.
+    pub fn stop_stepping(&mut self) {
+        self.rflags &= !TRAP_FLAG;
+    }
+
     /// Makes the interrupted code go on at `place`, with interrupts off.
     pub fn resume_at(&mut self, place: Resume) {
         self.rip = place.ip;
@@ -86,6 +93,9 @@ impl TrapFrame {
 
 // Every stub leaves the same frame: vectors without an error code push a zero. The pushes are spelled in bytes because
 // Intel syntax would read a symbol as a memory operand.
+//
+// An `int` of privileged code pushes no error code, whatever its vector (SDM 3A §6.4.4). All stacks begin at a multiple of
+// 16, so where the frame ends tells the two apart; the missing word becomes one that no processor pushes.
 global_asm!(
     ".balign 16",
     "graft_trap_stubs:",
@@ -94,14 +104,26 @@ global_asm!(
     ".balign 16",
     ".if (vector != 8) && ((vector < 10) || (vector > 14)) && (vector != 17) && (vector != 21) && (vector != 29) && (vector != 30)",
     ".byte 0x6a, 0",
-    ".endif",
     ".byte 0x68",
     ".long vector",
     "jmp graft_trap_common",
+    ".else",
+    ".byte 0x68",
+    ".long vector",
+    "jmp graft_trap_with_code",
+    ".endif",
     ".set vector, vector + 1",
     ".endr",
+    "graft_trap_with_code:",
+    "test spl, 8",
+    "jnz graft_trap_common",
+    "push [rsp]",
+    "mov qword ptr [rsp + 8], {software}",
     "graft_trap_common:",
     "push rax",
+    // No handler runs into a breakpoint, or is told of a store it watches.
+    "xor eax, eax",
+    "mov dr7, rax",
     "push rbx",
     "push rcx",
     "push rdx",
@@ -138,6 +160,7 @@ global_asm!(
     "add rsp, 16",
     "iretq",
     handle = sym handle,
+    software = const Trap::SOFTWARE as i64,
 );
 
 unsafe extern "C" {

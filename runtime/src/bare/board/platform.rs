@@ -6,7 +6,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use graft_arch::machine::bare::clock::Clock;
-use graft_arch::machine::bare::cpu::Features;
+use graft_arch::machine::bare::cpu::{self, Features};
 use graft_arch::machine::bare::{deadline, debug, uart};
 use graft_arch::machine::boot_info::BootInfo;
 use graft_arch::machine::checkpoint;
@@ -147,6 +147,7 @@ impl Platform for BarePlatform {
         // used by no other call that is still there. One processor, one thread.
         let outcome = unsafe { checkpoint::call(slot.stack().end().0, at.0, args) };
         deadline::end(outer);
+        cpu::clear_breakpoints();
         if outcome.is_err() {
             // An overflow leaves it full.
             release_stack(slot);

@@ -22,6 +22,11 @@ extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
     if trap.vector == Trap::NMI && watched(frame, trap) {
         return;
     }
+    if trap.vector == Trap::DEBUG && (frame.is_in_handler() || checkpoint::is_in_runtime()) {
+        // A breakpoint that loaded code set for us, which is gone by now, or a flag it left.
+        frame.stop_stepping();
+        return;
+    }
     let fault = match try_fill(trap) {
         Filled::Yes => return,
         Filled::No => trap.classify(guard()),
