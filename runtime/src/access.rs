@@ -106,13 +106,10 @@ impl<P: Platform, L: Line> Executor<P, L> {
         &self,
         elements: impl Iterator<Item = (ExecAddr, B)> + Clone,
     ) -> Result<(), AccessError> {
-        for (at, bytes) in elements.clone() {
-            self.judge(range_of(at, bytes.as_ref().len() as u64)?, Write::Yes)?;
-        }
+        let ranges = elements.clone().map(|(at, bytes)| range_of(at, bytes.as_ref().len() as u64));
+        ranges.clone().try_for_each(|range| self.judge(range?, Write::Yes))?;
         // Only now, so that a request that is refused takes no memory.
-        for (at, bytes) in elements.clone() {
-            self.commit_gaps(range_of(at, bytes.as_ref().len() as u64)?)?;
-        }
+        self.commit_gaps(ranges.flatten())?;
         for (at, bytes) in elements {
             if !bytes.as_ref().is_empty() {
                 self.platform.store(at, bytes.as_ref());
@@ -121,15 +118,20 @@ impl<P: Platform, L: Line> Executor<P, L> {
         Ok(())
     }
 
-    /// Whether every element of a request can be loaded; takes no memory.
-    pub(crate) fn judge_reads(&self, elements: impl Iterator<Item = (ExecAddr, u64)>) -> Result<(), AccessError> {
-        elements.into_iter().try_for_each(|(at, len)| self.judge(range_of(at, len)?, Write::No))
+    /// Makes sure that every element of a request can be loaded. One that is refused takes no memory.
+    pub(crate) fn make_all_readable(
+        &self,
+        elements: impl Iterator<Item = (ExecAddr, u64)> + Clone,
+    ) -> Result<(), AccessError> {
+        let ranges = elements.map(|(at, len)| range_of(at, len));
+        ranges.clone().try_for_each(|range| self.judge(range?, Write::No))?;
+        self.commit_gaps(ranges.flatten())
     }
 
     /// Makes sure that all of `range` can be loaded.
     pub(crate) fn make_readable(&self, range: ExecRange) -> Result<(), AccessError> {
         self.judge(range, Write::No)?;
-        self.commit_gaps(range)
+        self.commit_gaps(core::iter::once(range))
     }
 
     /// Loads `out.len()` bytes at `at`.
@@ -173,13 +175,32 @@ impl<P: Platform, L: Line> Executor<P, L> {
         if range.is_empty() { Ok(()) } else { self.memory.lock().check(range, write) }
     }
 
-    /// Takes frames for what of `range` is reserved and not initialized. Its pages read as zeroes and stay writable.
-    fn commit_gaps(&self, range: ExecRange) -> Result<(), AccessError> {
-        if range.is_empty() {
-            return Ok(());
-        }
+    /// Takes frames for what of `ranges` is reserved and not initialized, all or none. Its pages read as zeroes and stay
+    /// writable.
+    fn commit_gaps(&self, ranges: impl Iterator<Item = ExecRange>) -> Result<(), AccessError> {
         // The lock may be held here: page tables change, loaded memory is not touched.
-        self.memory.lock().each_gap(self.pages(range), |gap| self.platform.commit(gap).map_err(AccessError::Frames))
+        let memory = self.memory.lock();
+        let mut gaps: Vec<ExecRange> = Vec::new();
+        for range in ranges.filter(|range| !range.is_empty()) {
+            memory.each_gap(self.pages(range), |gap| {
+                gaps.try_reserve(1).map_err(|_| AccessError::NoRecords(NoRecords))?;
+                gaps.push(gap);
+                Ok(())
+            })?;
+        }
+        // Many elements may lie on one page, which costs once.
+        gaps.sort_unstable_by_key(|gap| gap.start());
+        let mut end = ExecAddr::NULL;
+        for gap in &mut gaps {
+            *gap = ExecRange::new(gap.start().max(end), gap.end()).unwrap_or_default();
+            end = end.max(gap.end());
+        }
+        let wanted_bytes = gaps.iter().map(|gap| self.platform.cost(*gap)).fold(0, u64::saturating_add);
+        let free_bytes = self.platform.frames().free;
+        if wanted_bytes > free_bytes {
+            return Err(AccessError::Frames(OutOfFrames { wanted_bytes, free_bytes }));
+        }
+        gaps.into_iter().try_for_each(|gap| self.platform.commit(gap).map_err(AccessError::Frames))
     }
 }
 

@@ -52,7 +52,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
     fn read_ints<const N: usize>(&self, args: &[u8]) -> Result<Reply, TextBuf> {
         let addrs = parse::<Seq<'_, ExecAddr>>(args)?;
         self.check_answer(addrs.len().saturating_mul(N as u64))?;
-        self.judge_reads(addrs.iter().map(|addr| (addr, N as u64))).map_err(TextBuf::of)?;
+        self.make_all_readable(addrs.iter().map(|addr| (addr, N as u64))).map_err(TextBuf::of)?;
         let elements = usize::try_from(addrs.len()).ok().and_then(|count| count.checked_mul(N));
         let reply = elements.and_then(|len| Reply::with_len(len.checked_add(8)?));
         let mut reply = reply.ok_or_else(|| TextBuf::of(NoRecords))?;
@@ -69,7 +69,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         let ranges = parse::<Seq<'_, ExecRange>>(args)?;
         let bytes = ranges.iter().map(|range| range.len().saturating_add(COUNT_SIZE)).fold(0, u64::saturating_add);
         self.check_answer(bytes)?;
-        self.judge_reads(ranges.iter().map(|range| (range.start(), range.len()))).map_err(TextBuf::of)?;
+        self.make_all_readable(ranges.iter().map(|range| (range.start(), range.len()))).map_err(TextBuf::of)?;
         let mut buffers = Vec::new();
         make_room(&mut buffers, ranges.len())?;
         for range in ranges {
@@ -87,7 +87,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
     fn read_strings(&self, args: &[u8]) -> Result<Reply, TextBuf> {
         let addrs = parse::<Seq<'_, ExecAddr>>(args)?;
         // How long they are shows when they are read; that each begins somewhere can be said before.
-        self.judge_reads(addrs.iter().map(|addr| (addr, 1))).map_err(TextBuf::of)?;
+        self.make_all_readable(addrs.iter().map(|addr| (addr, 1))).map_err(TextBuf::of)?;
         let mut strings = Vec::new();
         make_room(&mut strings, addrs.len())?;
         let mut left = self.channel.limit();

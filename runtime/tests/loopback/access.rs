@@ -122,6 +122,28 @@ fn line_8_what_is_refused_takes_no_memory() {
 }
 
 #[test]
+fn accesses_that_there_is_no_memory_for_take_none() {
+    let mut c = Controller::new();
+    let d = c.reserve((FRAMES + 8) * PAGE).unwrap();
+    let at = |page: u64| ExecAddr(d + page * PAGE);
+    let free = c.machine.free_frames();
+    let elements: Vec<_> = (0..=free).map(|page| (at(page), 1)).collect();
+    refused::<call::WriteUint8s>(&mut c, &Seq::new(&elements), "out of memory");
+    let all: Vec<_> = (0..=free).map(at).collect();
+    refused::<call::ReadUint8s>(&mut c, &Seq::new(&all), "out of memory");
+    refused::<call::ReadStrings>(&mut c, &Seq::new(&all), "out of memory");
+    let buffers = [(at(0), Blob(b"a")), (at(free - 1), Blob(&[1; 2 * PAGE as usize]))];
+    c.initialize(&[(3, d + PAGE, (free - 2) * PAGE, b"")], &[]).unwrap();
+    refused::<call::WriteBuffers>(&mut c, &Seq::new(&buffers), "out of memory");
+    assert_eq!(c.machine.free_frames(), 2);
+    // Many elements on one page cost one.
+    let elements: Vec<_> = (0..PAGE).map(|byte| (ExecAddr(d + byte), 1)).collect();
+    assert_eq!(c.call::<call::WriteUint8s>(&Seq::new(&elements)), b"");
+    assert_eq!(c.machine.free_frames(), 1);
+    c.finish();
+}
+
+#[test]
 fn line_8_strings_end_with_their_memory() {
     let mut c = Controller::new();
     let d = c.reserve(PAGE).unwrap();
