@@ -275,10 +275,6 @@ fn unwind_tables_stay_consistent_when_functions_are_dropped() {
 #[test]
 fn what_is_not_supported_yet_is_named() {
     let dir = Dir::new("unsupported");
-    let ifunc = "static int one(void) { return 1; } static void *pick(void) { return one; }
-                 int f(void) __attribute__((ifunc(\"pick\"))); int main(void) { return f(); }";
-    let ifunc = dir.compile("gcc", &["-O0"], ifunc);
-    assert!(error(&ifunc).contains("refers to f: indirect functions (IFUNC) are not supported yet"));
     let lto = dir.compile("gcc", &["-flto", "-fno-fat-lto-objects"], "int main(void) { return 0; }");
     assert_eq!(error(&lto), "x.o: only GCC's LTO code inside: compile without -flto or with -ffat-lto-objects");
     let bitcode = dir.compile("clang-19", &["-flto"], "int main(void) { return 0; }");

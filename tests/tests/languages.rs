@@ -1,4 +1,5 @@
-//! What languages ask of a linker and its target beyond calls and data, on a machine: thread-local storage.
+//! What languages ask of a linker and its target beyond calls and data, on a machine: thread-local storage, indirect
+//! functions.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -72,4 +73,15 @@ fn tls_is_refused_in_words_where_the_thread_pointer_is_not_the_programs() {
     assert_eq!(outcome.end, End::Exit(125), "{}", outcome.stderr);
     let words = "this executor has no thread-local storage for loaded code: use a machine";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+}
+
+#[test]
+fn ifunc_resolvers_run_before_everything_else() {
+    let machine = Machine::start();
+    for (compiler, flags) in [(Gcc, "-O0"), (Gcc, "-O2 -fPIC"), (Gcc, "-O1 -fPIC -fno-plt"), (Clang, "-O0 -fPIC")] {
+        let objects = compile(compiler, flags, &["indirect_functions.c", "indirect_other.c"]);
+        ends(&machine.run(&objects), 42, "shared\nown\nshared\n");
+        // Nothing in this needs an executor of ours.
+        ends(&run("hosted", &objects), 42, "shared\nown\nshared\n");
+    }
 }

@@ -112,7 +112,7 @@ impl<'l> Image<'l> {
             Target::Section(id, value) if program.section(id).kind == Kind::Aside => {
                 return starts.get(id.section).copied().flatten().map(|start| start.wrapping_add(value));
             }
-            Target::Section(id, _) => id,
+            Target::Section(id, _) | Target::Indirect(id, _) => id,
             Target::Global(id) => match program.globals.get(id.0)?.definition {
                 Definition::Section(id, _) => id,
                 Definition::Common { index: Some(_), .. } => return Some(self.address(target).0),

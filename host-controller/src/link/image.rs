@@ -188,7 +188,9 @@ impl<'l> Image<'l> {
         let used = program.slots.iter().zip(&self.layout.slots).filter(|(_, offset)| **offset != NOWHERE);
         used.map(|(slot, offset)| {
             let name = match slot.target {
-                Target::Section(id, value) => format!("{}+{value:#x}", printable(program.section(id).name)),
+                Target::Section(id, value) | Target::Indirect(id, value) => {
+                    format!("{}+{value:#x}", printable(program.section(id).name))
+                }
                 Target::Absolute(address) => format!("{address:#x}"),
                 Target::Global(id) => printable(program.globals[id.0].name),
             };

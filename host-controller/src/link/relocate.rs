@@ -176,6 +176,22 @@ impl Linker<'_> {
                 self.append_stubs(content);
                 Ok(())
             }
+            Piece::IndirectStubs => {
+                let slots = (self.at(self.layout.indirect.1)..).step_by(8);
+                for (_, slot) in self.layout.program.indirect.iter().zip(slots) {
+                    content.extend_from_slice(&[0x49, 0xbb]);
+                    content.extend_from_slice(&slot.to_le_bytes());
+                    content.extend_from_slice(&[0x41, 0xff, 0x23, TRAP, TRAP, TRAP]);
+                }
+                Ok(())
+            }
+            // The support code puts the function in its resolver's place.
+            Piece::IndirectSlots => {
+                for (id, value) in self.layout.program.indirect_order() {
+                    content.extend_from_slice(&self.address(Target::Section(id, value)).to_le_bytes());
+                }
+                Ok(())
+            }
             Piece::Unwind => self.append_unwind(content),
         }
     }

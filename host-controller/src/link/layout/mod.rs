@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use graft_protocol::ExecAddr;
 
+use super::parse::SymbolKind;
 use super::resolve::{Definition, GlobalId, Provided, SectionId, Target};
 use super::{External, Image, LayoutError, Program, RelocateError, relocate};
 
@@ -39,6 +40,8 @@ pub struct Layout<'p> {
     /// The offsets of the GOT's slots; [`NOWHERE`] for those that are not needed.
     pub(crate) slots: Vec<u64>,
     pub(crate) stubs: u64,
+    /// The stubs of indirect functions, and the slots that these jump through.
+    pub(crate) indirect: (u64, u64),
     pub(crate) unwind: UnwindPlan,
     /// From the base to the end of the last segment.
     size: u64,
@@ -61,8 +64,14 @@ pub(crate) struct UnwindPlan {
 /// The offset of what has no place.
 pub(crate) const NOWHERE: u64 = u64::MAX;
 
+/// Of a slot of the GOT, in bytes.
+pub(crate) const SLOT_SIZE: u64 = 8;
+
 /// `jmp *slot(%rip)` and two bytes of padding.
 pub(crate) const STUB_SIZE: u64 = 8;
+
+/// `movabs $slot, %r11`, `jmp *(%r11)` and three bytes of padding: the slot is writable, so it may lie far away.
+pub(crate) const INDIRECT_STUB_SIZE: u64 = 16;
 
 /// The addresses the executor gave for [`Program::externals`].
 #[derive(Clone, Debug, Default)]
@@ -137,6 +146,7 @@ impl<'p> Layout<'p> {
     pub(crate) fn locate(&self, target: Target) -> Location {
         match target {
             Target::Section(id, value) => Location::Offset(self.section_offset(id, value)),
+            Target::Indirect(id, value) => Location::Offset(self.indirect_offset(id, value)),
             Target::Absolute(address) => Location::Address(address),
             Target::Global(id) => self.locate_global(id),
         }
@@ -145,6 +155,9 @@ impl<'p> Layout<'p> {
     fn locate_global(&self, id: GlobalId) -> Location {
         match self.program.globals[id.0].definition {
             Definition::Undefined => Location::External(id),
+            Definition::Section(section, value) if self.program.globals[id.0].kind == SymbolKind::Indirect => {
+                Location::Offset(self.indirect_offset(section, value))
+            }
             Definition::Section(section, value) => Location::Offset(self.section_offset(section, value)),
             Definition::Absolute(address) => Location::Address(address),
             Definition::Common { index, .. } => {
@@ -154,11 +167,21 @@ impl<'p> Layout<'p> {
                 Provided::Got | Provided::DsoHandle => self.got,
                 Provided::ThreadPointer => self.thread.1,
                 Provided::ThreadStart => self.thread.0,
+                Provided::Indirect { end: false } => self.indirect.1,
+                Provided::Indirect { end: true } => self.indirect.1.wrapping_add(self.program.indirect_size(SLOT_SIZE)),
                 Provided::Named { index, end: false } => self.named[index].0,
                 Provided::Named { index, end: true } => self.named[index].1,
                 Provided::Array { role, end: false } => self.arrays[role as usize].0,
                 Provided::Array { role, end: true } => self.arrays[role as usize].1,
             }),
+        }
+    }
+
+    /// Where the stub of an indirect function is; its resolver, when nothing uses the function.
+    fn indirect_offset(&self, id: SectionId, resolver: u64) -> u64 {
+        match self.program.indirect.get(&(id, resolver)).and_then(|index| u64::try_from(*index).ok()) {
+            Some(index) => self.indirect.0.wrapping_add(index.wrapping_mul(INDIRECT_STUB_SIZE)),
+            None => self.section_offset(id, resolver),
         }
     }
 

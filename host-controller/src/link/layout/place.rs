@@ -10,7 +10,7 @@ use graft_protocol::Prot;
 use object::elf;
 
 use super::segment::{Fill, Filler, Full, Piece};
-use super::{Layout, NOWHERE, STUB_SIZE, UnwindPlan};
+use super::{INDIRECT_STUB_SIZE, Layout, NOWHERE, SLOT_SIZE, STUB_SIZE, UnwindPlan};
 use crate::link::LayoutError;
 use crate::link::name::printable;
 use crate::link::parse::{Array, Kind, Role, Section};
@@ -30,8 +30,6 @@ const NEAR: u64 = 1 << 30;
 
 /// What compilers use at the thread pointer: its own address, and a stack protector's value 40 bytes on.
 const THREAD_CONTROL: u64 = 64;
-
-const SLOT_SIZE: u64 = 8;
 
 /// The kinds of pages, in address order.
 const ORDER: [Prot; 6] = [Prot::Read, Prot::ReadExec, Prot::ReadWrite, Prot::Read, Prot::ReadExec, Prot::ReadWrite];
@@ -59,6 +57,8 @@ enum What {
     Common(usize),
     Got,
     Stubs,
+    IndirectStubs,
+    IndirectSlots,
     Unwind,
     /// What lies at the thread pointer.
     ThreadControl,
@@ -101,6 +101,7 @@ pub(super) fn place<'p>(program: &'p Program<'p>) -> Result<Layout<'p>, LayoutEr
         got: NOWHERE,
         slots: Vec::new(),
         stubs: NOWHERE,
+        indirect: (NOWHERE, NOWHERE),
         unwind: plan_unwind(program),
         size: 0,
         align: page_size,
@@ -254,7 +255,14 @@ fn add_synthetic(layout: &mut Layout<'_>, pages: &mut [Pages; 6]) {
     let stubs = STUB_SIZE.saturating_mul(u64::try_from(program.stubs.len()).unwrap_or(u64::MAX));
     pages[READ].content.push(Item { what: What::Unwind, size: layout.unwind.size, align: 8 });
     pages[READ].content.push(Item { what: What::Got, size, align: SLOT_SIZE });
-    pages[CODE].content.insert(0, Item { what: What::Stubs, size: stubs, align: STUB_SIZE });
+    let indirect = program.indirect_size(INDIRECT_STUB_SIZE);
+    let made = [
+        Item { what: What::Stubs, size: stubs, align: STUB_SIZE },
+        Item { what: What::IndirectStubs, size: indirect, align: if indirect > 0 { INDIRECT_STUB_SIZE } else { 1 } },
+    ];
+    pages[CODE].content.splice(0..0, made);
+    let size = program.indirect_size(SLOT_SIZE);
+    pages[DATA].content.push(Item { what: What::IndirectSlots, size, align: if size > 0 { SLOT_SIZE } else { 1 } });
 }
 
 struct Placer<'p> {
@@ -309,6 +317,8 @@ impl<'p> Placer<'p> {
                 What::Content(id) => Fill::Content(Piece::Section(id)),
                 What::Got => Fill::Content(Piece::Got),
                 What::Stubs => Fill::Content(Piece::Stubs),
+                What::IndirectStubs => Fill::Content(Piece::IndirectStubs),
+                What::IndirectSlots => Fill::Content(Piece::IndirectSlots),
                 What::Unwind => Fill::Content(Piece::Unwind),
                 What::Zero(_) | What::Common(_) | What::ThreadControl => Fill::Zero,
             };
@@ -322,6 +332,8 @@ impl<'p> Placer<'p> {
                 What::ThreadControl => self.layout.thread.1 = offset,
                 What::Got => self.layout.got = offset,
                 What::Stubs => self.layout.stubs = offset,
+                What::IndirectStubs => self.layout.indirect.0 = offset,
+                What::IndirectSlots => self.layout.indirect.1 = offset,
                 What::Unwind => self.layout.unwind.start = offset,
             }
             // `put` succeeded: the end exists.
@@ -353,9 +365,7 @@ impl<'p> Placer<'p> {
                 let global = &program.globals[program.commons[index].0];
                 self.too_large(full, &format!("COMMON ({})", printable(global.name)), global.owner, item.size)
             }
-            What::Got | What::Stubs | What::Unwind | What::ThreadControl => {
-                self.too_large(full, "made by the linker", None, item.size)
-            }
+            _ => self.too_large(full, "made by the linker", None, item.size),
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) enum Piece {
     Section(SectionId),
     Got,
     Stubs,
+    IndirectStubs,
+    IndirectSlots,
     Unwind,
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Object<'a> {
     pub symbols: Vec<Symbol<'a>>,
     /// Index of the first symbol that other objects see.
     pub first_global: usize,
+    /// Whether it defines indirect functions.
+    pub indirect: bool,
     pub groups: Vec<Group<'a>>,
     /// Sections that are there for the sake of another (`SHF_LINK_ORDER`): (the other, the section).
     pub dependents: Vec<(usize, usize)>,
@@ -130,6 +132,7 @@ impl<'a> Object<'a> {
                 sections: parts.sections,
                 symbols: parts.symbols,
                 first_global: parts.first_global,
+                indirect: parts.indirect,
                 groups: parts.groups,
                 dependents: parts.dependents,
                 debug_tables: parts.debug_tables,
@@ -159,6 +162,7 @@ struct Reader<'a> {
     sections: Vec<Section<'a>>,
     symbols: Vec<Symbol<'a>>,
     first_global: usize,
+    indirect: bool,
     /// Index of the symbol table's section; 0 when there is none.
     symbol_table: usize,
     groups: Vec<Group<'a>>,
@@ -181,6 +185,7 @@ impl<'a> Reader<'a> {
             sections: Vec::with_capacity(headers.len()),
             symbols: Vec::new(),
             first_global: 0,
+            indirect: false,
             symbol_table: 0,
             groups: Vec::new(),
             dependents: Vec::new(),
@@ -293,6 +298,7 @@ impl<'a> Reader<'a> {
             if !matches!(symbol.kind, SymbolKind::Section | SymbolKind::File) {
                 symbol.name = self.name(names, "symbol", index, entry.st_name.get(LE))?;
             }
+            self.indirect |= symbol.kind == SymbolKind::Indirect && symbol.position != symbol::Position::Undefined;
             if symbol.name == b"__gnu_lto_slim" {
                 return Err(ObjectFault::SlimLto);
             }

@@ -12,6 +12,9 @@ use crate::link::{Members, ResolveError};
 /// What sets the thread pointer, where there is thread-local storage.
 pub(super) const START_THREAD: &[u8] = b"__graft_start_thread";
 
+/// What asks the resolvers of indirect functions, where there are any.
+pub(super) const BIND_INDIRECT: &[u8] = b"__graft_bind_indirect";
+
 /// How many duplicates an error lists.
 const DUPLICATES: usize = 1000;
 
@@ -162,6 +165,10 @@ impl<'o> Binder<'_, 'o> {
             let start = self.intern(START_THREAD);
             self.want(start);
         }
+        if object.indirect {
+            let bind = self.intern(BIND_INDIRECT);
+            self.want(bind);
+        }
     }
 
     fn bind_symbol(&mut self, object: usize, first_state: usize, symbol: &'o Symbol<'o>) -> GlobalId {
@@ -301,7 +308,6 @@ fn check_entry(program: &Program<'_>) -> Result<(), ResolveError> {
         Definition::Common { .. } | Definition::Provided(_) => "data",
         Definition::Section(..) | Definition::Absolute(_) => match global.kind {
             SymbolKind::ThreadLocal => "thread-local",
-            SymbolKind::Indirect => "an indirect function, which is not supported yet",
             _ => return Ok(()),
         },
     };

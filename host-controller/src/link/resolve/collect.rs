@@ -25,11 +25,11 @@ pub(super) fn collect(program: &mut Program<'_>) -> Result<(), ResolveError> {
     let mut collector = Collector { program, work: Vec::new() };
     collector.mark_roots()?;
     collector.visit_all()?;
-    if collector.program.thread_local
-        && let Some(id) = collector.program.names.get(bind::START_THREAD).copied()
-    {
-        collector.mark_global(id)?;
-        collector.visit_all()?;
+    if collector.program.thread_local {
+        collector.add_support(bind::START_THREAD)?;
+    }
+    if !collector.program.indirect.is_empty() {
+        collector.add_support(bind::BIND_INDIRECT)?;
     }
     Ok(())
 }
@@ -53,6 +53,14 @@ impl<'o> Collector<'_, 'o> {
             self.visit(id)?;
         }
         Ok(())
+    }
+
+    /// Makes what the linker itself needs part of the program.
+    fn add_support(&mut self, name: &[u8]) -> Result<(), ResolveError> {
+        if let Some(id) = self.program.names.get(name).copied() {
+            self.mark_global(id)?;
+        }
+        self.visit_all()
     }
 
     fn mark_roots(&mut self) -> Result<(), ResolveError> {
@@ -176,10 +184,9 @@ impl<'o> Collector<'_, 'o> {
         // A relocation that stores nothing ties sections together, and asks for nothing that is not there.
         let ties = howto.expr == Expr::None;
         match target {
-            Target::Section(id, _) if ties => self.mark(id)?,
+            Target::Section(id, _) | Target::Indirect(id, _) if ties => self.mark(id)?,
             Target::Global(id) if ties => self.mark_global(id)?,
-            Target::Section(id, _) => {
-                self.check_local_kind(reference, index)?;
+            Target::Section(id, _) | Target::Indirect(id, _) => {
                 self.check_thread_local(reference, &howto, target)?;
                 match self.program.state(id) {
                     State::Waiting => self.mark(id)?,
@@ -189,6 +196,9 @@ impl<'o> Collector<'_, 'o> {
             }
             Target::Absolute(_) => {}
             Target::Global(id) => self.refer_global(reference, &howto, id)?,
+        }
+        if let Target::Indirect(id, value) = target {
+            self.note_indirect(id, value);
         }
         let with_call = self.program.with_call(from, howto.expr, relocation, next);
         if howto.expr.is_thread_local() {
@@ -217,10 +227,6 @@ impl<'o> Collector<'_, 'o> {
         let global = &mut self.program.globals[id.0];
         global.referenced = true;
         global.required |= !weak;
-        if global.kind == SymbolKind::Indirect {
-            let name = printable(global.name);
-            return Err(self.fault(reference, RelocationFault::Indirect(name)));
-        }
         self.check_thread_local(reference, howto, Target::Global(id))?;
         let global = &mut self.program.globals[id.0];
         if howto.expr == Expr::Size && global.is_undefined() {
@@ -240,7 +246,12 @@ impl<'o> Collector<'_, 'o> {
 
     fn mark_global(&mut self, id: GlobalId) -> Result<(), ResolveError> {
         match self.program.globals[id.0].definition {
-            Definition::Section(section, _) => self.mark(section),
+            Definition::Section(section, value) => {
+                if self.program.globals[id.0].kind == SymbolKind::Indirect {
+                    self.note_indirect(section, value);
+                }
+                self.mark(section)
+            }
             Definition::Common { align, index: None } => {
                 let global = &mut self.program.globals[id.0];
                 if global.kind == SymbolKind::ThreadLocal {
@@ -270,6 +281,12 @@ impl<'o> Collector<'_, 'o> {
         }
     }
 
+    /// Notes that the layout needs a stub for an indirect function.
+    fn note_indirect(&mut self, id: SectionId, resolver: u64) {
+        let new = self.program.indirect.len();
+        self.program.indirect.entry((id, resolver)).or_insert(new);
+    }
+
     /// Notes that the layout needs a slot of the GOT for `target`.
     fn note_slot(&mut self, reference: &Reference<'_, 'o>, howto: &Howto, target: Target, offset: usize) {
         if !matches!(howto.expr, Expr::GotSlot | Expr::GotSlotPcRelative) {
@@ -277,7 +294,7 @@ impl<'o> Collector<'_, 'o> {
         }
         let Reference { from, section, relocation } = *reference;
         let near = match target {
-            Target::Section(..) => true,
+            Target::Section(..) | Target::Indirect(..) => true,
             Target::Absolute(_) => false,
             Target::Global(id) => !self.program.globals[id.0].is_elsewhere(),
         };
@@ -351,16 +368,6 @@ impl<'o> Collector<'_, 'o> {
         match self.program.slots.get_mut(index) {
             Some(slot) => slot.always |= always,
             None => self.program.slots.push(Slot { target, holds: Holds::Address, always }),
-        }
-    }
-
-    fn check_local_kind(&self, reference: &Reference<'_, 'o>, index: u32) -> Result<(), ResolveError> {
-        let object = self.program.loaded[reference.from.object].object;
-        let kind = usize::try_from(index).ok().and_then(|index| object.symbols.get(index)).map(|symbol| symbol.kind);
-        let name = || self.program.symbol_name(reference.from.object, reference.relocation);
-        match kind {
-            Some(SymbolKind::Indirect) => Err(self.fault(reference, RelocationFault::Indirect(name()))),
-            _ => Ok(()),
         }
     }
 

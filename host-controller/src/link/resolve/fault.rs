@@ -118,9 +118,6 @@ pub enum RelocationFault {
         /// The symbol referred to.
         symbol: String,
     },
-    /// The target is an indirect function.
-    #[error("refers to {0}: indirect functions (IFUNC) are not supported yet")]
-    Indirect(String),
     /// The size of the target is not known.
     #[error("asks for the size of {0}, which no file defines")]
     UnknownSize(String),

@@ -59,6 +59,8 @@ pub(crate) enum Provided {
     ThreadPointer,
     /// Start of the block of thread-local storage.
     ThreadStart,
+    /// Start or end of the slots of indirect functions.
+    Indirect { end: bool },
     /// An address that identifies the program.
     DsoHandle,
     /// Start or end of the sections of one name.
@@ -155,6 +157,8 @@ impl Provided {
             b"_GLOBAL_OFFSET_TABLE_" => Self::Got,
             b"__graft_thread_pointer" | b"_TLS_MODULE_BASE_" => Self::ThreadPointer,
             b"__graft_thread_start" => Self::ThreadStart,
+            b"__graft_indirect_start" => Self::Indirect { end: false },
+            b"__graft_indirect_end" => Self::Indirect { end: true },
             b"__dso_handle" => Self::DsoHandle,
             b"__preinit_array_start" => array(Role::Preinit, false),
             b"__preinit_array_end" => array(Role::Preinit, true),

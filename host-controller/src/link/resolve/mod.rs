@@ -45,6 +45,8 @@ pub struct Program<'o> {
     pub(crate) thread_slots: HashMap<(Target, Holds), usize>,
     /// Whether it has thread-local storage.
     pub(crate) thread_local: bool,
+    /// The indirect functions that are used, each with its place in the order of their stubs and slots.
+    pub(crate) indirect: HashMap<(SectionId, u64), usize>,
     /// The symbols with a stub, in order.
     pub(crate) stubs: Vec<GlobalId>,
     /// The common symbols that are part of the program.
@@ -136,6 +138,8 @@ pub(crate) enum Holds {
 pub(crate) enum Target {
     /// An offset in a section.
     Section(SectionId, u64),
+    /// An indirect function: its stub. The offset in a section is that of its resolver.
+    Indirect(SectionId, u64),
     /// An address.
     Absolute(u64),
     /// Whatever the name is bound to.
@@ -167,6 +171,7 @@ pub fn resolve<'o>(objects: &'o Objects<'_>, options: &'o Options) -> Result<Pro
         local_slots: HashMap::new(),
         thread_slots: HashMap::new(),
         thread_local: false,
+        indirect: HashMap::new(),
         stubs: Vec::new(),
         commons: Vec::new(),
         named: Vec::new(),
@@ -231,6 +236,9 @@ impl<'o> Program<'o> {
         }
         let symbol = loaded.object.symbols.get(index)?;
         match symbol.position {
+            Position::Section(section) if symbol.kind == SymbolKind::Indirect => {
+                Some(Target::Indirect(SectionId { object, section }, symbol.value))
+            }
             Position::Section(section) => Some(Target::Section(SectionId { object, section }, symbol.value)),
             Position::Absolute => Some(Target::Absolute(symbol.value)),
             Position::Undefined | Position::Common => None,
@@ -241,7 +249,7 @@ impl<'o> Program<'o> {
     pub(crate) fn is_thread_local(&self, target: Target) -> bool {
         match target {
             Target::Section(id, _) => self.section(id).has(elf::SHF_TLS),
-            Target::Absolute(_) => false,
+            Target::Absolute(_) | Target::Indirect(..) => false,
             Target::Global(id) => self.globals[id.0].kind == SymbolKind::ThreadLocal,
         }
     }
@@ -265,6 +273,18 @@ impl<'o> Program<'o> {
         };
         let has_call = matches!(expr, Expr::ThreadPair | Expr::BlockPair);
         if has_call && next.and_then(is_call) == Some(true) { WithCall::Yes } else { WithCall::No }
+    }
+
+    /// How many bytes all indirect functions take, with so many each.
+    pub(crate) fn indirect_size(&self, each: u64) -> u64 {
+        each.saturating_mul(u64::try_from(self.indirect.len()).unwrap_or(u64::MAX))
+    }
+
+    /// The indirect functions, in the order of their stubs and slots.
+    pub(crate) fn indirect_order(&self) -> Vec<(SectionId, u64)> {
+        let mut order: Vec<_> = self.indirect.iter().map(|(resolver, index)| (*index, *resolver)).collect();
+        order.sort_unstable_by_key(|(index, _)| *index);
+        order.into_iter().map(|(_, resolver)| resolver).collect()
     }
 
     /// The printable name of what a relocation refers to.

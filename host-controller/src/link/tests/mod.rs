@@ -4,6 +4,7 @@
 mod edges;
 mod elf;
 mod hostile;
+mod indirect;
 mod input;
 mod relocations;
 mod sections;

@@ -194,16 +194,6 @@ fn unique_internal_and_protected_definitions_bind_across_objects() {
 }
 
 #[test]
-fn indirect_functions_are_errors_where_they_are_used() {
-    let mut elf = definition("x", &[1]);
-    elf.symbols[0].kind = STT_GNU_IFUNC;
-    let elf = elf.build();
-    let error = error(&[pointers(&["x"]).build(), elf.clone()]);
-    assert!(error.starts_with("0.o: .text+0x8: refers to x: indirect functions (IFUNC)"), "{error}");
-    assert!(link(&[Elf::with_main().build(), elf], &[]).is_ok());
-}
-
-#[test]
 fn the_entry_must_be_code() {
     assert_eq!(error(&[definition("x", &[1]).build()]), "undefined entry symbol: main");
     assert_eq!(
@@ -211,8 +201,8 @@ fn the_entry_must_be_code() {
         "entry symbol main in 0.o is not code: it is in a data section"
     );
     let mut elf = Elf::with_main();
-    elf.symbols[0].kind = STT_GNU_IFUNC;
-    assert!(error(&[elf.build()]).contains("an indirect function"));
+    elf.symbols[0].kind = STT_TLS;
+    assert!(error(&[elf.build()]).contains("thread-local"));
 }
 
 #[test]
