@@ -1,5 +1,5 @@
 //! What languages ask of a linker and its target beyond calls and data, on a machine: thread-local storage, indirect
-//! functions.
+//! functions, what runs before and after `main`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use graft_tests::child::{self, End, Outcome};
 use graft_tests::interop::Executor;
 use graft_tests::objects;
 use graft_tests::place;
-use graft_tests::programs::Compiler::{Clang, Gcc};
+use graft_tests::programs::Compiler::{Clang, ClangXx, Gcc, Gxx};
 use graft_tests::programs::{Compiler, Unit};
 use graft_tests::target::Target;
 
@@ -23,15 +23,19 @@ impl Machine {
         Self(Target::start(Executor::Microvm).unwrap())
     }
 
-    fn run(&self, inputs: &[PathBuf]) -> Outcome {
+    fn name(&self) -> &str {
         let Target::Ours { name, .. } = &self.0 else { panic!("one of ours") };
-        run(name, inputs)
+        name
+    }
+
+    fn run(&self, inputs: &[PathBuf]) -> Outcome {
+        run(self.name(), inputs, &[])
     }
 }
 
-fn run(target: &str, inputs: &[PathBuf]) -> Outcome {
+fn run(target: &str, inputs: &[PathBuf], words: &[&str]) -> Outcome {
     let mut command = Command::new(&place::graft().unwrap().command);
-    child::run(command.args(["run", "-t", target]).args(inputs), LIMIT).unwrap()
+    child::run(command.args(["run", "-t", target]).args(inputs).arg("--").args(words), LIMIT).unwrap()
 }
 
 /// Compiles `sources`, each into an object of its own.
@@ -69,7 +73,7 @@ fn tls_in_all_models_works_on_a_machine() {
 
 #[test]
 fn tls_is_refused_in_words_where_the_thread_pointer_is_not_the_programs() {
-    let outcome = run("hosted", &compile(Gcc, "-O2 -fPIC", &THREAD_LOCAL));
+    let outcome = run("hosted", &compile(Gcc, "-O2 -fPIC", &THREAD_LOCAL), &[]);
     assert_eq!(outcome.end, End::Exit(125), "{}", outcome.stderr);
     let words = "this executor has no thread-local storage for loaded code: use a machine";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
@@ -82,6 +86,21 @@ fn ifunc_resolvers_run_before_everything_else() {
         let objects = compile(compiler, flags, &["indirect_functions.c", "indirect_other.c"]);
         ends(&machine.run(&objects), 42, "shared\nown\nshared\n");
         // Nothing in this needs an executor of ours.
-        ends(&run("hosted", &objects), 42, "shared\nown\nshared\n");
+        ends(&run("hosted", &objects, &[]), 42, "shared\nown\nshared\n");
+    }
+}
+
+const AT_EXIT: &str = "preinit\nconstructor 101\nconstructor 200\nobject\nlocal\nmain\nsecond\nnested\nfirst\nlocal\nother\n\
+                       object\ndestructor\ndestructor 200\ndestructor 101\n";
+
+#[test]
+fn atexit_cxa_atexit_and_fini_array_run_once_in_reverse_also_after_exit() {
+    let machine = Machine::start();
+    for compiler in [Gxx, ClangXx] {
+        let objects = compile(compiler, "-O1 -fno-threadsafe-statics", &["at_exit.cpp", "at_exit_other.cpp"]);
+        for target in [machine.name(), "hosted"] {
+            ends(&run(target, &objects, &["name"]), 5, AT_EXIT);
+            ends(&run(target, &objects, &["name", "exit"]), 6, AT_EXIT);
+        }
     }
 }
