@@ -204,6 +204,7 @@ pub static RACES: &[Race] = &[
         // LLVM's executor dies of it, or runs whatever it finds there.
         signs: &[
             Sign::Says(End::Exit(1), "disconnecting"),
+            Sign::Says(End::Signal(11), "disconnecting"),
             Sign::Says(End::Signal(6), "pure virtual method called"),
             Sign::Silent,
         ],
