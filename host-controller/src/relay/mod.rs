@@ -252,8 +252,10 @@ impl Relay {
     /// # Errors
     /// When the executor cannot be reached; the client is told why.
     pub fn serve_one(&mut self, wire: Wire, closing: Closing) -> Result<(), RelayError> {
+        // Before the client is listened to: what it does meanwhile, such as to leave, must find the conversation begun.
+        let prepared = self.prepare();
         let client = self.end_for(wire, Side::Client)?;
-        if let Err(error) = self.prepare() {
+        if let Err(error) = prepared {
             client.send(hangup(&error.to_string()));
             client.close(FLUSH_LIMIT);
             return Err(error);
@@ -283,8 +285,9 @@ impl Relay {
 
     fn serve_clients(&mut self, closing: Closing, once: bool) -> Result<(), RelayError> {
         while let Some(wire) = self.next_client()? {
+            let prepared = self.prepare();
             let client = self.end_for(wire, Side::Client)?;
-            if let Err(error) = self.prepare() {
+            if let Err(error) = prepared {
                 client.send(hangup(&error.to_string()));
                 client.close(FLUSH_LIMIT);
                 if once || self.stopping || self.reach.is_ours {
