@@ -3,6 +3,7 @@
 //! Every child leads its own process group, so that what it started itself dies with it when the limit passes.
 
 use std::fmt;
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
@@ -186,6 +187,29 @@ impl Drop for Running {
             let _ = self.ended.recv_timeout(Duration::from_secs(5));
         }
     }
+}
+
+/// Kills a process.
+pub fn kill(pid: u32) {
+    signal("KILL", &pid.to_string());
+}
+
+/// The QEMU processes that the process `parent` started.
+///
+/// # Panics
+///
+/// Panics when there is no such process.
+#[must_use]
+pub fn machines_of(parent: u32) -> Vec<u32> {
+    let tasks =
+        fs::read_dir(format!("/proc/{parent}/task")).unwrap_or_else(|error| panic!("process {parent}: {error}"));
+    let children = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let is_machine =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("qemu-system"));
+    children.into_iter().filter(is_machine).collect()
 }
 
 fn kill_group(pid: u32) {

@@ -1,4 +1,4 @@
-//! What the command does when something is missing, wrong, or dies in the middle: `graft run`, `boot` and `serve`.
+//! What the command does when something is missing, wrong, or dies in the middle: `graft run` and `boot` (`serve.rs` has `serve`).
 //!
 //! Whatever happens, standard error names the cause, the exit code is the one of `--help`, and the next command works.
 
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use graft_protocol::{ExecAddr, Header, Opcode};
-use graft_tests::child::{self, End, Outcome, Running};
+use graft_tests::child::{self, End, Outcome, Running, kill, machines_of};
 use graft_tests::interop::Executor;
 use graft_tests::programs::{Compiler, Unit};
 use graft_tests::raw::Client;
@@ -136,23 +136,6 @@ fn looping(target: &str) -> Running {
     running
 }
 
-/// The QEMU processes that `parent` started.
-fn machines_of(parent: u32) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap();
-    let children = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<String> =
-        children.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
-    let is_machine = |pid: &String| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("qemu-system"))
-    };
-    children.into_iter().filter(is_machine).collect()
-}
-
-/// By the shell: the program `kill` is part of a package that small machines do not have.
-fn kill(pid: &str) {
-    assert!(Command::new("sh").args(["-c", "kill -s KILL \"$0\"", pid]).status().unwrap().success());
-}
-
 #[test]
 fn a_time_limit_ends_the_program_and_not_the_machine() {
     let (_machine, name) = booted();
@@ -170,7 +153,7 @@ fn qemu_killed_in_the_middle_of_a_run() {
     let running = looping("qemu");
     let machines = machines_of(running.id());
     assert_eq!(machines.len(), 1, "{machines:?}");
-    kill(&machines[0]);
+    kill(machines[0]);
     fails_with(&running.finish(Duration::from_secs(20)), &["QEMU"]);
     still_works("qemu");
 }
@@ -181,7 +164,7 @@ fn qemu_killed_under_a_machine_that_stays() {
     let running = looping(&name);
     let machines = machines_of(machine.machine().unwrap().id());
     assert_eq!(machines.len(), 1, "{machines:?}");
-    kill(&machines[0]);
+    kill(machines[0]);
     fails_with(&running.finish(Duration::from_secs(20)), &["executor"]);
     // `graft boot` starts the machine anew.
     still_works(&name);
@@ -300,39 +283,6 @@ fn somebody_there_who_is_no_executor() {
         assert!(started.elapsed() < Duration::from_secs(60), "{greeting:?} took {:?}", started.elapsed());
         other.join().unwrap();
     }
-}
-
-#[test]
-fn stock_controllers_come_and_go_on_a_served_machine() {
-    let server = child::spawn(&mut graft(&["serve", "-t", "qemu", "--listen", "127.0.0.1:0"])).unwrap();
-    let said = server.said("at tcp:", LIMIT).unwrap();
-    let address = said.rsplit_once("tcp:").unwrap().1.to_owned();
-    let jitlink = tools::llvm19("llvm-jitlink").unwrap();
-    let stock = |words: &[&str], object: &Path| {
-        let mut command = Command::new(&jitlink);
-        command.arg(format!("-oop-executor-connect={address}")).arg(object).args(words);
-        child::spawn(&mut command).unwrap()
-    };
-    let (ret, misbehave) = (compile("ret.c"), compile("misbehave.c"));
-    assert_eq!(stock(&[], &ret).finish(LIMIT).end, End::Exit(41));
-    // One that fails to link, one whose program faults, one that is killed while its program runs.
-    assert_eq!(stock(&[], &compile("bad/undefined_other.c")).finish(LIMIT).end, End::Exit(1));
-    assert_eq!(stock(&[], &ret).finish(LIMIT).end, End::Exit(41));
-    assert_eq!(stock(&["-args", "undefined"], &misbehave).finish(LIMIT).end, End::Exit(1));
-    assert_eq!(stock(&[], &ret).finish(LIMIT).end, End::Exit(41));
-    let printed = server.stdout(0, Duration::ZERO).len();
-    let running = stock(&["-args", "loop"], &misbehave);
-    assert!(server.stdout(printed + 5, LIMIT).ends_with(b"loop\n"));
-    running.signal("KILL");
-    assert_eq!(running.finish(LIMIT).end, End::Signal(9));
-    assert_eq!(stock(&[], &ret).finish(LIMIT).end, End::Exit(41));
-    // And QEMU itself dies while a program runs.
-    let printed = server.stdout(0, Duration::ZERO).len();
-    let running = stock(&["-args", "loop"], &misbehave);
-    assert!(server.stdout(printed + 5, LIMIT).ends_with(b"loop\n"));
-    kill(&machines_of(server.id())[0]);
-    assert_eq!(running.finish(Duration::from_secs(30)).end, End::Exit(1));
-    assert_eq!(stock(&[], &ret).finish(LIMIT).end, End::Exit(41));
 }
 
 #[test]
