@@ -15,6 +15,7 @@ mod slab;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use graft_protocol::call::Reserve;
@@ -94,6 +95,17 @@ pub struct Memory {
     calls: Calls,
     page_size: u64,
     slabs: Option<Slabs>,
+    /// Slabs that were asked for, in the order of asking.
+    on_their_way: VecDeque<ComingSlab>,
+}
+
+/// A slab that was asked for.
+#[derive(Debug)]
+struct ComingSlab {
+    pending: Pending<Reserve>,
+    size: u64,
+    /// What of it nobody waits for yet.
+    left: u64,
 }
 
 /// Where a room lies.
@@ -113,7 +125,16 @@ pub struct Reserving(ReservingState);
 #[derive(Debug)]
 enum ReservingState {
     Ready(Room),
-    Asked { pending: Pending<Reserve>, size: u64, home: Home, duty: Duty },
+    Asked {
+        pending: Pending<Reserve>,
+        size: u64,
+        duty: Duty,
+    },
+    /// Part of a slab that is on its way.
+    InSlab {
+        size: u64,
+        duty: Duty,
+    },
 }
 
 /// Reserved memory without content.
@@ -193,7 +214,7 @@ impl Memory {
             Strategy::Slab { .. } if calls.form == Form::Whole => return Err(MemoryError::NoSlabs),
             Strategy::Slab { size } => Some(Slabs::new(page_size, size)),
         };
-        Ok(Self { calls, page_size, slabs })
+        Ok(Self { calls, page_size, slabs, on_their_way: VecDeque::new() })
     }
 
     /// Asks for `size` bytes, without waiting.
@@ -201,17 +222,21 @@ impl Memory {
     /// # Errors
     /// When the call cannot be sent.
     pub fn reserve(&mut self, size: u64) -> Result<Reserving, MemoryError> {
-        let (ask, home) = match &mut self.slabs {
-            None => (size, Home::Reservation),
-            Some(slabs) => match slabs.take(size) {
-                Some(range) => return Ok(Reserving(ReservingState::Ready(self.room_at(range, Home::Slab)))),
-                None => (slabs.fresh_size(size).map_err(MemoryError::TooMuch)?, Home::Slab),
-            },
+        let duty = |caller: &Caller| Duty::new(caller.clone(), Held::Asked(size));
+        let Some(slabs) = &mut self.slabs else {
+            let pending = self.calls.reserve(size)?;
+            let duty = duty(&self.calls.caller);
+            return Ok(Reserving(ReservingState::Asked { pending, size, duty }));
         };
-        let pending = self.calls.reserve(ask)?;
-        let size = if home == Home::Slab { size } else { ask };
-        let duty = Duty::new(self.calls.caller.clone(), Held::Asked(ask));
-        Ok(Reserving(ReservingState::Asked { pending, size, home, duty }))
+        if let Some(range) = slabs.take(size) {
+            return Ok(Reserving(ReservingState::Ready(self.room_at(range, Home::Slab))));
+        }
+        let part = slabs.rounded(size).ok_or(MemoryError::TooMuch(size))?;
+        match self.on_their_way.iter_mut().find(|coming| coming.left >= part) {
+            Some(coming) => coming.left -= part,
+            None => self.ask_for_slab(size)?,
+        }
+        Ok(Reserving(ReservingState::InSlab { size, duty: duty(&self.calls.caller) }))
     }
 
     /// Waits for the memory that was asked for.
@@ -219,35 +244,58 @@ impl Memory {
     /// # Errors
     /// When the executor has none, or none that is of use; then it is given back.
     pub fn room(&mut self, reserving: Reserving) -> Result<Room, MemoryError> {
-        let (pending, size, home) = match reserving.0 {
-            ReservingState::Ready(room) => return Ok(room),
-            ReservingState::Asked { pending, size, home, duty } => {
+        match reserving.0 {
+            ReservingState::Ready(room) => Ok(room),
+            ReservingState::Asked { pending, size, duty } => {
                 duty.discharge();
-                (pending, size, home)
+                Ok(self.room_at(self.reserved(pending, size)?, Home::Reservation))
             }
-        };
-        let slab_size = self.slabs.as_ref().and_then(|slabs| slabs.fresh_size(size).ok());
-        let asked = slab_size.unwrap_or(size);
+            ReservingState::InSlab { size, duty } => {
+                duty.discharge();
+                self.room_in_slab(size)
+            }
+        }
+    }
+
+    fn room_in_slab(&mut self, size: u64) -> Result<Room, MemoryError> {
+        loop {
+            if let Some(range) = self.slabs.as_mut().and_then(|slabs| slabs.take(size)) {
+                return Ok(self.room_at(range, Home::Slab));
+            }
+            // None may be on its way any more: another's attempt failed, or somebody else was given the room.
+            if self.on_their_way.is_empty() {
+                self.ask_for_slab(size)?;
+            }
+            if let Some(ComingSlab { pending, size, .. }) = self.on_their_way.pop_front() {
+                let range = self.reserved(pending, size)?;
+                self.slabs.iter_mut().for_each(|slabs| slabs.add(range));
+            }
+        }
+    }
+
+    /// Asks for a slab of which `size` bytes are spoken for.
+    fn ask_for_slab(&mut self, size: u64) -> Result<(), MemoryError> {
+        let Some(slabs) = &self.slabs else { return Ok(()) };
+        let whole = slabs.fresh_size(size).map_err(MemoryError::TooMuch)?;
+        let left = whole - slabs.rounded(size).unwrap_or(whole);
+        let pending = self.calls.reserve(whole)?;
+        self.on_their_way.push_back(ComingSlab { pending, size: whole, left });
+        Ok(())
+    }
+
+    /// Where the `size` bytes are that were asked for.
+    fn reserved(&self, pending: Pending<Reserve>, size: u64) -> Result<ExecRange, MemoryError> {
         let base = match pending.wait()?.read()? {
             Expected(Ok(base)) => base,
-            Expected(Err(text)) => return Err(MemoryError::Reserve { size: asked, text: text.to_string() }),
+            Expected(Err(text)) => return Err(MemoryError::Reserve { size, text: text.to_string() }),
         };
-        let bad = MemoryError::BadBase { size: asked, base, page_size: self.page_size };
-        let range = match ExecRange::from_len(base, asked) {
-            Some(range) if !base.is_null() && base.is_aligned(self.page_size) => range,
+        match ExecRange::from_len(base, size) {
+            Some(range) if !base.is_null() && base.is_aligned(self.page_size) => Ok(range),
             _ => {
                 // Its owner may know what to do with it. That it is of no use is what gets reported.
                 let _ = self.calls.release(&[base]).map_err(MemoryError::from).and_then(PendingFree::wait);
-                return Err(bad);
+                Err(MemoryError::BadBase { size, base, page_size: self.page_size })
             }
-        };
-        match (&mut self.slabs, home) {
-            (Some(slabs), Home::Slab) => {
-                slabs.add(range);
-                let part = slabs.take(size).ok_or(bad)?;
-                Ok(self.room_at(part, Home::Slab))
-            }
-            _ => Ok(self.room_at(range, Home::Reservation)),
         }
     }
 
@@ -331,7 +379,12 @@ impl Memory {
     /// # Errors
     /// When the executor did not free them.
     pub fn close(mut self) -> Result<(), MemoryError> {
-        let bases = self.slabs.as_mut().map(Slabs::drain).unwrap_or_default();
+        // One that was refused is nothing to give back.
+        let coming: Vec<_> = self.on_their_way.drain(..).collect();
+        let late = coming.into_iter().filter_map(|slab| self.reserved(slab.pending, slab.size).ok());
+        let late: Vec<_> = late.map(|range| range.start()).collect();
+        let mut bases = self.slabs.as_mut().map(Slabs::drain).unwrap_or_default();
+        bases.extend(late);
         if bases.is_empty() { Ok(()) } else { self.calls.release(&bases)?.wait() }
     }
 

@@ -70,7 +70,8 @@ impl Slabs {
         self.slabs.drain(..).map(|slab| slab.range.start()).collect()
     }
 
-    fn rounded(&self, size: u64) -> Option<u64> {
+    /// `size` as a multiple of the granularity.
+    pub(super) fn rounded(&self, size: u64) -> Option<u64> {
         ExecAddr(size).align_up(self.granularity).map(|end| end.0)
     }
 }

@@ -188,6 +188,48 @@ fn slabs_are_shared_and_released_at_the_end() {
 }
 
 #[test]
+fn those_who_ask_at_the_same_time_share_a_slab() {
+    let (session, executor) = start(V2, &["graft_call_main_wrapper"]);
+    let mut memory = Memory::new(session.caller(), Strategy::Slab { size: 0x4000 }).unwrap();
+    let asked: Vec<_> = [0x1000, 0x2001, 0x1000].map(|size| memory.reserve(size).unwrap()).into();
+    // In any order.
+    let rooms: Vec<_> = asked.into_iter().rev().map(|asked| memory.room(asked).unwrap()).collect();
+    let places: Vec<_> = rooms.iter().map(|room| room.range().start().0).collect();
+    assert_eq!(
+        places,
+        [0x110_0000, 0x110_1000, 0x110_3000].map(|at| at + if at < 0x110_3000 { 0 } else { 0x0ff_d000 })
+    );
+    for room in rooms {
+        let releasing = memory.abandon(room).unwrap();
+        memory.released(releasing).unwrap();
+    }
+    memory.close().unwrap();
+    session.finish();
+    let (log, left) = executor.join().unwrap();
+    assert_eq!(log, ["reserve 0x4000", "reserve 0x4000", "release [0x1100000, 0x2100000]"]);
+    assert!(left.is_empty());
+}
+
+#[test]
+fn a_slab_that_is_refused_fails_the_one_who_waits_for_it_and_no_other() {
+    let (session, executor) = start(V2, &["graft_call_main_wrapper"]);
+    let mut memory = Memory::new(session.caller(), Strategy::Slab { size: 0x1000 }).unwrap();
+    let (huge, beside) = (memory.reserve((1 << 30) + 1).unwrap(), memory.reserve(0x1000).unwrap());
+    assert!(memory.room(huge).unwrap_err().to_string().contains("no, thanks"));
+    let room = memory.room(beside).unwrap();
+    let releasing = memory.abandon(room).unwrap();
+    memory.released(releasing).unwrap();
+    // And one that nobody waited for is given back, too.
+    let forgotten = memory.reserve(0x2000).unwrap();
+    memory.close().unwrap();
+    session.finish();
+    drop(forgotten);
+    let (log, left) = executor.join().unwrap();
+    assert_eq!(log[..3], ["reserve 0x40001000", "reserve 0x1000", "reserve 0x2000"]);
+    assert!(left.is_empty(), "{log:?}");
+}
+
+#[test]
 fn llvms_executors_get_no_range_twice() {
     let (session, executor) = start(V2, &[]);
     let mut memory = Memory::new(session.caller(), Strategy::Slab { size: 0x2000 }).unwrap();
