@@ -60,6 +60,9 @@ pub enum LaunchError {
     /// A call into the program took too long; it may still be running.
     #[error("the program did not end within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
+    /// The same, and the executor is silent, which ends such a call by itself.
+    #[error("the program did not end within {} s, and the executor did not end it", .0.as_secs_f64())]
+    Silent(Duration),
 }
 
 impl LaunchError {
@@ -187,7 +190,7 @@ fn refused(text: Text<'_>) -> LaunchError {
 ///
 /// # Errors
 /// When it could not be run, or did not end in time; its memory is freed or left to the end of the session. After
-/// [`LaunchError::TimedOut`] the session must be given up: the executor is busy with the program.
+/// [`LaunchError::TimedOut`] and [`LaunchError::Silent`] the session must be given up: the executor is busy with the program.
 pub fn execute(
     caller: &Caller,
     memory: &mut Memory,
@@ -232,7 +235,7 @@ pub fn execute(
 }
 
 /// How much longer than its limit a call may stay unanswered when the executor itself ends it in time.
-const GRACE: Duration = Duration::from_secs(2);
+pub const GRACE: Duration = Duration::from_secs(2);
 
 /// How long to wait for a call that is limited to `limit`. An executor of ours is told of the limit and keeps it.
 fn patience(caller: &Caller, limit: Option<Duration>) -> Result<Option<Duration>, CallError> {
@@ -262,6 +265,7 @@ impl Runner<'_> {
     fn wait<W: Wrapper>(&self, pending: Pending<W>) -> Result<Reply<W>, LaunchError> {
         let deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
         pending.wait_until(deadline).map_err(|error| match (error, self.limit) {
+            (CallError::TimedOut { .. }, Some(limit)) if self.patience > self.limit => LaunchError::Silent(limit),
             (CallError::TimedOut { .. }, Some(limit)) => LaunchError::TimedOut(limit),
             (error, _) => LaunchError::Call(error),
         })

@@ -20,6 +20,7 @@ mod peer;
 mod pending;
 #[cfg(test)]
 mod tests;
+mod watched;
 mod wire;
 
 use std::collections::HashMap;
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 use graft_protocol::{Encode, ExecAddr, Message, Outcome, Wrapper, decode, encode, encoded_len};
 
 use self::channel::{Handler, Inner, State, answer_outputs, lock, read_all};
+use self::watched::Watched;
 
 pub use error::{CallError, End, OpenError};
 pub use figures::Figures;
@@ -59,7 +61,8 @@ pub struct Options {
     /// A bare machine on a line that has no notion of connections introduces itself once per session and may have done
     /// so when nobody listened.
     pub nudge_after: Option<Duration>,
-    /// How long [`Pending::wait`] waits for the answer to a call that runs no loaded code.
+    /// How long [`Pending::wait`] waits for the answer to a call that runs no loaded code, not counting the time its bytes may
+    /// take on the slowest line; and for how long the executor may take none of the bytes of a message.
     pub patience: Duration,
     /// Is told what is odd and yet no error.
     pub note: Box<dyn Fn(&str) + Send + Sync>,
@@ -110,7 +113,7 @@ impl Session {
             peer: OnceLock::new(),
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
-            writer: Mutex::new(writer),
+            writer: Mutex::new(Watched::new(writer)),
             shut,
             handlers: Mutex::new(HashMap::new()),
             answers: Mutex::new(Some(answers)),
@@ -232,7 +235,7 @@ impl Caller {
             // The buffer is as long as the encoding.
             let _ = encode::<dyn Encode>(args, out);
         });
-        let pending = Pending::new(Arc::clone(&self.0), seq_no, depth);
+        let pending = Pending::new(Arc::clone(&self.0), seq_no, depth, message.bytes().len());
         match self.0.send(&message) {
             Ok(()) => Ok(pending),
             Err(end) => Err(CallError::Ended { wrapper, end }),

@@ -194,6 +194,11 @@ pub fn kill(pid: u32) {
     signal("KILL", &pid.to_string());
 }
 
+/// Freezes a process: it is there and does nothing.
+pub fn freeze(pid: u32) {
+    signal("STOP", &pid.to_string());
+}
+
 /// The QEMU processes that the process `parent` started.
 ///
 /// # Panics

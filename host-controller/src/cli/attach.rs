@@ -19,22 +19,31 @@ pub(crate) struct Attached {
     /// From connecting to the executor's Setup.
     pub(crate) connect_time: Duration,
     side: SideChannels,
+    target: String,
+    /// It was found to be there and silent.
+    is_silent: bool,
 }
 
 impl Attached {
-    /// Reaches `target` and waits for its Setup.
-    pub(crate) fn new(target: &Target, console: &Console, report: Report) -> anyhow::Result<Self> {
+    /// Reaches `target` and waits for its Setup. It then has `patience` for each answer, or the usual one.
+    pub(crate) fn new(
+        target: &Target,
+        console: &Console,
+        patience: Option<Duration>,
+        report: Report,
+    ) -> anyhow::Result<Self> {
         let began = Instant::now();
         let connection = artifact::connect(target, report)?;
         let mut options = connection.options();
         options.note = Box::new(move |text| report.note(text));
+        options.patience = patience.unwrap_or(options.patience);
         let (wire, mut side) = SideChannels::attend(connection, console.sink(), move |line| report.log(line))?;
         match Session::open(wire, options) {
             Ok(session) => {
                 let connect_time = began.elapsed();
                 let (triple, dialects) = (session.peer().triple(), info::dialects(session.peer()));
                 report.detail(&format!("{target}: {triple}, speaks {dialects}"));
-                Ok(Self { session, connect_time, side })
+                Ok(Self { session, connect_time, side, target: target.to_string(), is_silent: false })
             }
             Err(error) => {
                 let gone = matches!(error, OpenError::Ended(End::Closed | End::Broken(_)));
@@ -48,6 +57,10 @@ impl Attached {
 
     /// A failed call with what else is known: how the executor's process ended, and what it logged last.
     pub(crate) fn explain(&mut self, error: &CallError) -> anyhow::Error {
+        if error.is_silence() {
+            self.is_silent = true;
+            return anyhow::anyhow!("{} does not answer: {error}{}", self.target, self.side.log_tail());
+        }
         let CallError::Ended { wrapper, end } = error else { return anyhow::Error::new(error.clone()) };
         let gone = matches!(end, End::Closed | End::Broken(_));
         let how = if gone { self.side.how_it_ended(END_LIMIT) } else { None };
@@ -58,6 +71,11 @@ impl Attached {
         }
     }
 
+    /// What it is attached to, as the user writes it.
+    pub(crate) fn target(&self) -> &str {
+        &self.target
+    }
+
     /// The signal that ended an executor in whose process the loaded code ran.
     pub(crate) fn signal(&self) -> Option<i32> {
         self.side.signal(END_LIMIT)
@@ -65,6 +83,9 @@ impl Attached {
 
     /// Ends the session in order, and the executor when it is ours.
     pub(crate) fn detach(self) -> Figures {
+        if self.is_silent {
+            return self.give_up();
+        }
         let figures = self.session.finish();
         self.side.end(END_LIMIT);
         figures

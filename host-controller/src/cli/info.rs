@@ -17,7 +17,7 @@ pub(crate) struct Args {}
 /// Runs the command.
 pub(crate) fn run(_: &Args, target: &Target, report: Report) -> anyhow::Result<u8> {
     let console = Console::default();
-    let mut attached = Attached::new(target, &console, report)?;
+    let mut attached = Attached::new(target, &console, None, report)?;
     let peer = attached.session.peer().clone();
     let reply = match peer.wrapper(WrapperId::Info) {
         None => None,

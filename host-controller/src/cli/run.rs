@@ -139,7 +139,8 @@ pub(crate) fn run(args: &Args, target: Option<&Target>, report: Report) -> anyho
     };
 
     let console = Console::default();
-    let mut attached = Attached::new(target, &console, report)?;
+    let patience = args.timeout.map(|limit| limit.saturating_add(launch::GRACE));
+    let mut attached = Attached::new(target, &console, patience, report)?;
     times.connect = attached.connect_time;
     console.belongs_to(attached.session.caller());
     let signal = Arc::new(AtomicI32::new(0));
@@ -240,9 +241,20 @@ fn place_and_execute(
             Ok(report_ending(ending, image, &args.link.entry, report))
         }
         Err(LaunchError::TimedOut(limit)) => {
-            // The executor did not end it either.
+            // The executor cannot end it.
             times.run = limit;
             report_time_out(limit, report);
+            Ok(exit::TIMED_OUT)
+        }
+        Err(silent @ LaunchError::Silent(limit)) => {
+            times.run = limit;
+            let (target, code) = (attached.target(), exit::TIMED_OUT);
+            let fields = vec![
+                ("limit_s", limit.as_secs_f64().into()),
+                ("exit_code", code.into()),
+                ("silent_target", target.into()),
+            ];
+            report.event("timeout", fields, &format!("{target} does not answer: {silent}"));
             Ok(exit::TIMED_OUT)
         }
         Err(error) => Err(error),

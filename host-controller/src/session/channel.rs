@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::iter;
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use graft_protocol::{ExecAddr, Message, Outcome};
 
+use super::watched::{Watched, WriteError};
 use super::{Caller, End, MessageReader, Options, Peer, PeerError, WholeMessage, figures};
 
 /// A handler for calls, with whom it may call.
@@ -29,7 +30,7 @@ pub(super) struct Inner {
     pub(super) peer: OnceLock<Peer>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
-    pub(super) writer: Mutex<Box<dyn Write + Send>>,
+    pub(super) writer: Mutex<Watched>,
     pub(super) shut: Box<dyn Fn() + Send + Sync>,
     pub(super) handlers: Mutex<HashMap<ExecAddr, Handler>>,
     /// Numbers of outputs to answer; none once the session is over, which ends the thread that does.
@@ -61,6 +62,8 @@ pub(super) struct State {
     pub(super) closing: bool,
     /// No answer is wanted any more.
     pub(super) interrupted: bool,
+    /// The executor let a wait run out, and nothing came since.
+    pub(super) silent: bool,
     pub(super) end: Option<End>,
 }
 
@@ -108,11 +111,18 @@ impl Inner {
     fn write(&self, bytes: &[u8], messages: usize) -> Result<(), End> {
         let written = {
             let mut writer = lock(&self.writer);
-            writer.write_all(bytes).and_then(|()| writer.flush())
+            writer.write(bytes, self.options.patience, &self.shut)
         };
-        let Err(error) = written else {
-            self.figures.sent(bytes.len(), messages);
-            return Ok(());
+        let error = match written {
+            Ok(()) => {
+                self.figures.sent(bytes.len(), messages);
+                return Ok(());
+            }
+            Err(WriteError::Stuck(quiet)) => {
+                self.end(End::Stuck(quiet));
+                return Err(End::Stuck(quiet));
+            }
+            Err(WriteError::Failed(error)) => error,
         };
         // What the executor said before it closed explains more than the failed write; it may still be on its way.
         let state = self.lock();
@@ -150,6 +160,7 @@ pub(super) fn read_all(inner: &Arc<Inner>, mut reader: MessageReader<Box<dyn Rea
         match reader.next_message() {
             Ok(Some(message)) => {
                 inner.figures.received(message.bytes().len());
+                inner.lock().silent = false;
                 if let Err(end) = receive(inner, message) {
                     break end;
                 }

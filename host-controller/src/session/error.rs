@@ -22,6 +22,9 @@ pub enum End {
     /// The stream broke, or what came was no message.
     #[error("the connection to the executor broke: {0}")]
     Broken(String),
+    /// It stopped taking in a message.
+    #[error("the executor does not answer: it took in nothing for {} ms", .0.as_millis())]
+    Stuck(Duration),
     /// A message that is fine in itself and has no place where it came.
     #[error("the executor broke the protocol: {0}")]
     OutOfPlace(String),
@@ -105,6 +108,12 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// Whether the executor is there and silent.
+    #[must_use]
+    pub const fn is_silence(&self) -> bool {
+        matches!(self, Self::TimedOut { .. } | Self::Ended { end: End::Stuck(_), .. })
+    }
+
     /// Why the session is over, when that is the reason.
     #[must_use]
     pub const fn end(&self) -> Option<&End> {

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use graft_protocol::{Wrapper, decode};
 
 use super::channel::{Inner, Slot};
+use super::watched::time_on_the_slowest_line;
 use super::{CallError, WholeMessage};
 
 /// The answer to a call that was sent. Dropped, it is discarded when it comes.
@@ -16,23 +17,34 @@ pub struct Pending<W> {
     inner: Arc<Inner>,
     seq_no: u64,
     depth: u64,
+    /// How long its message was.
+    len: usize,
     of: PhantomData<fn() -> W>,
 }
 
 impl<W> Pending<W> {
-    pub(super) fn new(inner: Arc<Inner>, seq_no: u64, depth: u64) -> Self {
-        Self { inner, seq_no, depth, of: PhantomData }
+    pub(super) fn new(inner: Arc<Inner>, seq_no: u64, depth: u64, len: usize) -> Self {
+        Self { inner, seq_no, depth, len, of: PhantomData }
     }
 }
 
 impl<W: Wrapper> Pending<W> {
-    /// Waits for the answer, for as long as the session's patience lasts.
+    /// Waits for the answer, for as long as the session's patience lasts: from the moment the call has arrived, which a relay
+    /// or a buffer may put off for as long as its bytes take. After one wait in vain the next ones end at once, until the
+    /// executor says something.
     ///
     /// # Errors
     /// When the session ends first or is interrupted, or the executor takes too long.
     pub fn wait(self) -> Result<Reply<W>, CallError> {
-        let deadline = Instant::now().checked_add(self.inner.options.patience);
-        self.wait_until(deadline)
+        let now = Instant::now();
+        let patience = if self.inner.lock().silent { Duration::ZERO } else { self.inner.options.patience };
+        let deadline = now.checked_add(patience.saturating_add(time_on_the_slowest_line(self.len)));
+        let inner = Arc::clone(&self.inner);
+        let outcome = self.wait_until(deadline);
+        if let Err(CallError::TimedOut { .. }) = &outcome {
+            inner.lock().silent = true;
+        }
+        outcome
     }
 
     /// Waits for the answer until `deadline`, or for ever: the form for calls that run loaded code.
