@@ -51,8 +51,21 @@ pub(crate) fn usable(map: &[MemoryRegion], image: PhysicalRange) -> PhysicalRang
         cut(&mut ranges, PhysicalRange { start: reserved.start & !(Frame::BYTES - 1), end });
     }
     cut(&mut ranges, image);
-    ranges.sort_unstable();
+    sort(&mut ranges);
     ranges
+}
+
+/// By insertion: the library's sorting is for more than a few dozen elements, and is much code for an image.
+fn sort(ranges: &mut PhysicalRanges) {
+    for end in 1..=ranges.len() {
+        let mut sorted = ranges.get_mut(..end).unwrap_or_default();
+        while let [.., before, last] = sorted
+            && *last < *before
+        {
+            core::mem::swap(before, last);
+            sorted = sorted.split_last_mut().map_or(&mut [], |(_, rest)| rest);
+        }
+    }
 }
 
 /// Takes `len` bytes (whole frames) off the start of the first range that has them and ends at `limit` or below.
