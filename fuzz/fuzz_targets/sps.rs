@@ -60,6 +60,7 @@ const ROWS: &[fn(&[u8])] = rows! {
     ReadStrings,
     CallMain,
     TimeLimit,
+    Ring,
     Info,
     ConsoleOutput
 };

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use graft_protocol::call::{
-    CallMain, ConsoleOutput, Lookup, Open, Resolve, Resolve22, RunAsMain, RunAsVoidFunction, TimeLimit,
+    CallMain, ConsoleOutput, Lookup, Open, Resolve, Resolve22, Ring, RunAsMain, RunAsVoidFunction, TimeLimit,
 };
 use graft_protocol::{
     Blob, CallMainArgs, CallOutcome, ExecAddr, Fault, Instance, LookupArgs, OpenArgs, ResolveArgs, RunMainArgs, Seq,
@@ -48,6 +48,11 @@ pub enum LaunchError {
         /// Symbols answered for.
         answered: u64,
     },
+    /// The executor lets no loaded code into ring 0.
+    #[error(
+        "loaded code cannot run in ring 0 there: only Graft's bare-metal executor has that; run it without --ring kernel"
+    )]
+    NoKernelRing,
     /// The image has no bytes.
     #[error("the program has nothing to load: its entry is an absolute symbol, and nothing else was needed")]
     NothingToLoad,
@@ -113,6 +118,32 @@ pub struct Finished {
 /// it; with them it stays where the executor's own output goes.
 pub fn subscribe(caller: &Caller, mut sink: impl FnMut(&[u8]) + Send + 'static) {
     caller.on_output::<ConsoleOutput>(CONSOLE, move |Blob(bytes)| sink(bytes));
+}
+
+/// A session whose loaded code is to run in ring 0.
+#[derive(Debug)]
+#[must_use = "nobody knows yet whether it does"]
+pub struct KernelRing(Pending<Ring>);
+
+impl KernelRing {
+    /// Asks for it, before the session has any memory. It travels with what is asked for next.
+    ///
+    /// # Errors
+    /// When the executor is none of Graft's, or the session is over.
+    pub fn ask(caller: &Caller) -> Result<Self, LaunchError> {
+        if caller.peer().wrapper(WrapperId::Ring).is_none() {
+            return Err(LaunchError::NoKernelRing);
+        }
+        Ok(Self(caller.start::<Ring>(&0)?))
+    }
+
+    /// Whether it was granted.
+    ///
+    /// # Errors
+    /// When it was not: loaded code would run as it always does.
+    pub fn check(self) -> Result<(), LaunchError> {
+        if self.0.wait()?.read()? == 0 { Ok(()) } else { Err(LaunchError::NoKernelRing) }
+    }
 }
 
 /// Reserves memory for a program, looks its externals up, and links it for where it goes.

@@ -49,7 +49,7 @@ pub mod call {
     pub use crate::wrappers::{
         CallMain, ConsoleOutput, Deallocate, Deinitialize, DeregisterEhFrame, Finalize, Info, Initialize, Lookup, Open,
         ReadBuffers, ReadPointers, ReadStrings, ReadUint8s, ReadUint16s, ReadUint32s, ReadUint64s, RegisterDebugObject,
-        RegisterEhFrame, Release, Reserve, Resolve, Resolve22, RunAsIntFunction, RunAsMain, RunAsVoidFunction,
+        RegisterEhFrame, Release, Reserve, Resolve, Resolve22, Ring, RunAsIntFunction, RunAsMain, RunAsVoidFunction,
         SharedDeinitialize, SharedInitialize, SharedRelease, SharedReserve, TimeLimit, WriteBuffers, WritePointers,
         WriteUint8s, WriteUint16s, WriteUint32s, WriteUint64s,
     };

@@ -238,6 +238,11 @@ wrappers! { 'a:
     TimeLimit(u64) -> u64 {
         Dialects::GRAFT => "graft_time_limit_wrapper",
     }
+    /// Lets loaded code run in this ring of the processor, 0 or 3, until the end of the session; before anything is
+    /// reserved. The answer is the ring in force: 3 where there is no other, or memory is reserved already.
+    Ring(u8) -> u8 {
+        Dialects::GRAFT => "graft_ring_wrapper",
+    }
     /// Describes the executor and its machine.
     Info(Void) -> InfoReply<'a> {
         Dialects::GRAFT => "graft_info_wrapper",

@@ -6,9 +6,10 @@
 #![expect(unsafe_code, reason = "C functions take what pointers loaded code gives them, and change stacks")]
 
 use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use graft_arch::machine::checkpoint;
-use graft_protocol::ExecAddr;
+use graft_protocol::{ExecAddr, ExecRange};
 use spin::Once;
 
 use crate::services::Services;
@@ -29,37 +30,81 @@ pub fn install(services: &'static dyn Services) {
     SERVICES.call_once(|| services);
 }
 
+/// A function by its name.
+struct Export(&'static str, *const ());
+
+// SAFETY: the pointer is the address of a function, which is only told.
+unsafe impl Sync for Export {}
+
+static ALL: &[Export] = &[
+    Export("graft_write", graft_write as *const ()),
+    Export("putchar", putchar as *const ()),
+    Export("puts", puts as *const ()),
+    Export("memcpy", memcpy as *const ()),
+    Export("memmove", memcpy as *const ()),
+    Export("memset", memset as *const ()),
+    Export("memcmp", memcmp as *const ()),
+    Export("strlen", strlen as *const ()),
+    Export("malloc", malloc as *const ()),
+    Export("calloc", calloc as *const ()),
+    Export("free", free as *const ()),
+    Export("realloc", realloc as *const ()),
+    Export("aligned_alloc", aligned_alloc as *const ()),
+    Export("abort", checkpoint::abort_from_caller as *const ()),
+    Export("exit", exit as *const ()),
+    Export("_exit", exit as *const ()),
+    Export("_Exit", exit as *const ()),
+    // A Linux process has a thread pointer of its own, which its C library relies on.
+    #[cfg(target_os = "none")]
+    Export("graft_set_thread_pointer", set_thread_pointer as *const ()),
+    Export("graft_uptime_ns", graft_uptime_ns as *const ()),
+    Export("graft_dispatch", dispatch as *const ()),
+    Export("__orc_rt_jit_dispatch", dispatch as *const ()),
+    Export(DISPATCH, dispatch as *const ()),
+];
+
 /// The address of the function loaded code knows by `name`.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<ExecAddr> {
-    let table: &[(&str, *const ())] = &[
-        ("graft_write", graft_write as *const ()),
-        ("putchar", putchar as *const ()),
-        ("puts", puts as *const ()),
-        ("memcpy", memcpy as *const ()),
-        ("memmove", memcpy as *const ()),
-        ("memset", memset as *const ()),
-        ("memcmp", memcmp as *const ()),
-        ("strlen", strlen as *const ()),
-        ("malloc", malloc as *const ()),
-        ("calloc", calloc as *const ()),
-        ("free", free as *const ()),
-        ("realloc", realloc as *const ()),
-        ("aligned_alloc", aligned_alloc as *const ()),
-        ("abort", checkpoint::abort_from_caller as *const ()),
-        ("exit", exit as *const ()),
-        ("_exit", exit as *const ()),
-        ("_Exit", exit as *const ()),
-        // A Linux process has a thread pointer of its own, which its C library relies on.
-        #[cfg(target_os = "none")]
-        ("graft_set_thread_pointer", set_thread_pointer as *const ()),
-        ("graft_uptime_ns", graft_uptime_ns as *const ()),
-        ("graft_dispatch", dispatch as *const ()),
-        ("__orc_rt_jit_dispatch", dispatch as *const ()),
-        (DISPATCH, dispatch as *const ()),
-    ];
-    let (_, function) = table.iter().find(|(known, _)| known.as_bytes() == name)?;
-    Some(ExecAddr(function.addr() as u64))
+    all().nth(number(name)?)
+}
+
+/// Which of [`all`] has this name.
+#[must_use]
+pub fn number(name: &[u8]) -> Option<usize> {
+    ALL.iter().position(|Export(known, _)| known.as_bytes() == name)
+}
+
+/// The addresses of all functions, for who gives loaded code others that lead there.
+pub fn all() -> impl Iterator<Item = ExecAddr> {
+    ALL.iter().map(|Export(_, function)| ExecAddr(function.addr() as u64))
+}
+
+/// The memory of whoever runs with the runtime's own rights.
+pub const EVERYTHING: ExecRange = match ExecRange::from_len(ExecAddr::NULL, u64::MAX) {
+    Some(range) => range,
+    None => unreachable!(),
+};
+
+/// Where the loaded code has its memory: what it names must begin there. Nothing of the runtime's may border on it, because
+/// the rest is found out byte by byte.
+static REACH: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(u64::MAX)];
+
+/// Lets functions read for loaded code what begins in `reach`, and nothing else.
+pub fn set_reach(reach: ExecRange) {
+    let [start, end] = &REACH;
+    start.store(reach.start().0, Ordering::Relaxed);
+    end.store(reach.end().0, Ordering::Relaxed);
+}
+
+/// Ends the call into loaded code when what it wants read at `start` is none of its memory.
+fn admit(start: *const u8) {
+    let [first, end] = REACH.each_ref().map(|bound| bound.load(Ordering::Relaxed));
+    let at = start.addr() as u64;
+    if !(first..end).contains(&at) {
+        // SAFETY: called by loaded code, or for it, whose frames own nothing of the runtime's.
+        unsafe { checkpoint::refuse_read(ExecAddr(at)) }
+    }
 }
 
 /// Runs `service` on the runtime's own stack; `otherwise` when no executor was installed.
@@ -89,6 +134,9 @@ fn call_there<F: FnMut()>(run: &mut F) {
 
 /// Reads a byte of each page of `len` bytes at `start`: a fault happens here, where it is the loaded code's.
 fn probe(start: *const u8, len: usize) {
+    if len > 0 {
+        admit(start);
+    }
     let mut at = 0;
     while at < len {
         // SAFETY: a byte that cannot be read ends the call into loaded code, which owns nothing in these frames.
@@ -106,6 +154,9 @@ fn probe(start: *const u8, len: usize) {
 /// # Safety
 /// Whatever the pointer is, only the call into loaded code that makes this call may suffer for it.
 pub unsafe extern "C" fn graft_write(bytes: *const u8, len: usize) {
+    if len > 0 {
+        admit(bytes);
+    }
     let mut at = 0;
     while at < len {
         let mut chunk = [0; CHUNK];
@@ -126,6 +177,7 @@ extern "C" fn putchar(byte: i32) -> i32 {
 
 /// `int puts(const char *text)`.
 extern "C" fn puts(text: *const u8) -> i32 {
+    admit(text);
     let len = strlen(text);
     // SAFETY: the bytes were read just now; the caller of this is loaded code.
     unsafe { graft_write(text, len) };

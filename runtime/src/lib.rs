@@ -41,6 +41,6 @@ mod wrapper;
 
 pub use executor::Executor;
 pub use line::{Line, LineError, Patience, Phase, has_hangup};
-pub use platform::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair};
+pub use platform::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair, Ring};
 pub use services::Services;
 pub use session::{Ending, ProtocolError, SessionEnd};

@@ -91,6 +91,11 @@ impl Memory {
         self.space.iter().all(|(_, reservation)| reservation.regions.is_empty())
     }
 
+    /// Whether nothing was ever reserved in this session.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.used && self.space.iter().next().is_none()
+    }
+
     /// Whether the controller reserved something and nothing of it is left.
     pub(crate) fn is_used_up(&self) -> bool {
         self.used && self.any(Owner::Controller).is_none()

@@ -8,6 +8,7 @@
 
 use core::fmt;
 
+pub use graft_arch::machine::checkpoint::Ring;
 use graft_protocol::{ExecAddr, ExecRange, Fault, Prot};
 
 /// The machine has no frame left for what was asked; nothing was changed.
@@ -125,6 +126,13 @@ pub trait Platform {
     fn limit_time(&self, limit_ns: Option<u64>) -> Option<u64> {
         let _ = limit_ns;
         None
+    }
+
+    /// Makes `ring` the one that calls into loaded code run in: nothing is reserved yet, or any more. Returns the ring in
+    /// force, which `None` leaves as it is; most platforms have only one.
+    fn use_ring(&self, ring: Option<Ring>) -> Ring {
+        let _ = ring;
+        Ring::User
     }
 
     /// Gives back what calls into loaded code left behind, such as the frames of their stacks; no call is active.

@@ -13,7 +13,7 @@ use crate::calls::Delivery;
 use crate::channel::ReceiveError;
 use crate::executor::Executor;
 use crate::line::{Line, LineError, Patience, Phase};
-use crate::platform::Platform;
+use crate::platform::{Platform, Ring};
 use crate::reply::zeroed;
 use crate::text::TextBuf;
 use crate::{exports, token};
@@ -164,6 +164,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.platform.limit_time(Some(LAST_ACTION_NS));
         self.release_everything();
         self.platform.trim();
+        self.platform.use_ring(Some(Ring::User));
         self.platform.limit_time(None);
         self.channel.count_session();
         self.note(format_args!("session ended: {end}"));

@@ -231,6 +231,7 @@ fn by_row(row: WrapperId, part: Part, bytes: &[u8]) -> Result<Vec<u8>, DecodeErr
         Reserve Finalize Deallocate Initialize Deinitialize Release SharedReserve SharedInitialize SharedDeinitialize
         SharedRelease Open Lookup Resolve22 Resolve RegisterEhFrame DeregisterEhFrame RegisterDebugObject RunAsMain
         RunAsVoidFunction RunAsIntFunction WriteUint8s WriteUint16s WriteUint32s WriteUint64s WritePointers WriteBuffers
-        ReadUint8s ReadUint16s ReadUint32s ReadUint64s ReadPointers ReadBuffers ReadStrings CallMain TimeLimit Info ConsoleOutput
+        ReadUint8s ReadUint16s ReadUint32s ReadUint64s ReadPointers ReadBuffers ReadStrings CallMain TimeLimit Ring Info
+        ConsoleOutput
     }
 }

@@ -214,10 +214,14 @@ fn an_interrupt_ends_a_machine_that_stays_without_a_trace() {
 fn a_program_that_resets_its_machine_is_said_to() {
     let misbehave = compile("misbehave.c");
     let words = ["the machine was reset", "triple fault", "while a call of CallMain was unanswered"];
-    let own = child::run(graft(&["run", "-t", "qemu"]).arg(&misbehave).args(["--", "reset"]), LIMIT).unwrap();
+    let own =
+        child::run(graft(&["run", "-t", "qemu", "--ring", "kernel"]).arg(&misbehave).args(["--", "reset"]), LIMIT)
+            .unwrap();
     fails_with(&own, &words);
     let (target, name) = booted();
-    let kept = child::run(graft(&["run", "-t", &name]).arg(&misbehave).args(["--", "reset"]), LIMIT).unwrap();
+    let kept =
+        child::run(graft(&["run", "-t", &name, "--ring", "kernel"]).arg(&misbehave).args(["--", "reset"]), LIMIT)
+            .unwrap();
     fails_with(&kept, &words[..2]);
     assert_eq!(run(&["-t", &name], &[&compile("ret.c")]).end, End::Exit(41));
     drop(target);

@@ -50,17 +50,21 @@ const PRIVILEGED: &[(&str, i32, &str)] = &[
 ];
 
 fn run(target: &str, object: &std::path::Path, words: &[&str]) -> Outcome {
-    let mut command = Command::new(&place::graft().unwrap().command);
-    child::run(command.args(["run", "-t", target]).arg(object).arg("--").args(words), LIMIT).unwrap()
+    run_in(target, "user", object, words)
 }
 
-fn misbehave(executor: Executor, misdeeds: &[(&str, i32, &str)]) {
+fn run_in(target: &str, ring: &str, object: &std::path::Path, words: &[&str]) -> Outcome {
+    let mut command = Command::new(&place::graft().unwrap().command);
+    child::run(command.args(["run", "-t", target, "--ring", ring]).arg(object).arg("--").args(words), LIMIT).unwrap()
+}
+
+fn misbehave(executor: Executor, ring: &str, misdeeds: &[(&str, i32, &str)]) {
     let target = Target::start(executor).unwrap();
     let Target::Ours { name, .. } = &target else { panic!("one of ours") };
     let unit = Unit { source: "misbehave.c", compiler: Compiler::Gcc, flags: "-O1" };
-    let object = objects::compile(&unit, &place::scratch(&format!("faults-{executor:?}"))).unwrap();
+    let object = objects::compile(&unit, &place::scratch(&format!("faults-{executor:?}-{ring}"))).unwrap();
     for (how, code, words) in misdeeds {
-        let outcome = run(name, &object, &[how]);
+        let outcome = run_in(name, ring, &object, &[how]);
         assert_eq!(outcome.end, End::Exit(*code), "{how}: {}", outcome.stderr);
         assert_eq!(String::from_utf8_lossy(&outcome.stdout), format!("{how}\n"));
         assert!(outcome.stderr.contains(words), "{how}: {:?} says nothing of {words:?}", outcome.stderr);
@@ -74,17 +78,17 @@ fn misbehave(executor: Executor, misdeeds: &[(&str, i32, &str)]) {
 
 #[test]
 fn misdeeds_on_the_hosted_executor() {
-    misbehave(Executor::Hosted, MISDEEDS);
+    misbehave(Executor::Hosted, "user", MISDEEDS);
 }
 
 #[test]
 fn misdeeds_on_a_machine_that_stays() {
-    misbehave(Executor::Microvm, MISDEEDS);
+    misbehave(Executor::Microvm, "user", MISDEEDS);
 }
 
 #[test]
 fn misdeeds_on_another_board() {
-    misbehave(Executor::Q35, MISDEEDS);
+    misbehave(Executor::Q35, "user", MISDEEDS);
 }
 
 #[test]
@@ -99,8 +103,8 @@ fn results_that_do_not_fit_and_calls_of_exit() {
 }
 
 #[test]
-fn privileged_misdeeds_on_a_machine_that_stays() {
-    misbehave(Executor::Microvm, PRIVILEGED);
+fn misdeeds_in_ring_0() {
+    misbehave(Executor::Microvm, "kernel", &[MISDEEDS, PRIVILEGED].concat());
 }
 
 /// The report of a read through a null pointer names the function, the line of the source and the instruction.

@@ -28,15 +28,15 @@ fn free_memory(target: &str) -> String {
     line.unwrap_or_else(|| panic!("{text} says nothing of free memory"))
 }
 
-fn ends_in_time(executor: Executor, ways: &[&str]) {
+fn ends_in_time(executor: Executor, ring: &str, ways: &[&str]) {
     let target = Target::start(executor).unwrap();
     let Target::Ours { name, .. } = &target else { panic!("one of ours") };
     let unit = Unit { source: "limits.c", compiler: Compiler::Gcc, flags: "-O1" };
-    let object = objects::compile(&unit, &place::scratch(&format!("limits-{executor:?}"))).unwrap();
+    let object = objects::compile(&unit, &place::scratch(&format!("limits-{executor:?}-{ring}"))).unwrap();
     let stays = executor != Executor::Hosted;
     let before = stays.then(|| free_memory(name));
     for how in ways {
-        let outcome = graft(&["run", "-t", name, "--timeout", "0.2"], &object, how);
+        let outcome = graft(&["run", "-t", name, "--ring", ring, "--timeout", "0.2"], &object, how);
         assert_eq!(outcome.end, End::Exit(124), "{how}: {}", outcome.stderr);
         assert!(outcome.stdout.starts_with(format!("{how}\n").as_bytes()), "{how}");
         // Said by the executor: only it knows where.
@@ -56,17 +56,22 @@ const ANYWHERE: &[&str] = &["spin", "jump-to-self", "print", "allocate", "direct
 #[test]
 fn on_the_hosted_executor() {
     // The C library's sleep ends early when the time is up: the program goes on, and returns as if all were well.
-    ends_in_time(Executor::Hosted, &[ANYWHERE, &["sleep"]].concat());
+    ends_in_time(Executor::Hosted, "user", &[ANYWHERE, &["sleep"]].concat());
 }
 
 #[test]
-fn on_microvm_also_with_interrupts_off() {
-    ends_in_time(Executor::Microvm, &[ANYWHERE, &["interrupts-off"]].concat());
+fn on_a_machine() {
+    ends_in_time(Executor::Microvm, "user", ANYWHERE);
 }
 
 #[test]
-fn on_q35_also_with_interrupts_off() {
-    ends_in_time(Executor::Q35, &[ANYWHERE, &["interrupts-off"]].concat());
+fn in_ring_0_of_microvm_also_with_interrupts_off() {
+    ends_in_time(Executor::Microvm, "kernel", &[ANYWHERE, &["interrupts-off"]].concat());
+}
+
+#[test]
+fn in_ring_0_of_q35_also_with_interrupts_off() {
+    ends_in_time(Executor::Q35, "kernel", &[ANYWHERE, &["interrupts-off"]].concat());
 }
 
 #[test]

@@ -17,6 +17,15 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use graft_protocol::{ExecAddr, Fault, FaultKind};
 
+/// The rings that loaded code can run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ring {
+    /// That of the runtime itself.
+    Kernel,
+    /// Where it reaches only what it was given.
+    User,
+}
+
 /// What a call left in RAX and RDX.
 pub type ReturnPair = [u64; 2];
 
@@ -26,15 +35,34 @@ struct Checkpoint {
     /// The caller's stack pointer; its saved registers lie right there.
     sp: u64,
     outer: *mut Self,
-    /// Whether the stack below `sp` is in use by [`on_runtime_stack`]. Written on that stack only, so that a fault while
-    /// it is 0 is the loaded code's, also when its stack runs out on the way here.
+    /// [`IDLE`], [`AT_WORK`] or [`CALLED`]: what the stack below `sp` is in use for.
     lent: u64,
     /// What the call returned, when `fault` is none.
     result: ReturnPair,
     fault: Option<Fault>,
     /// The fault to end the call with as soon as the stack is no longer lent.
     due: Option<Fault>,
+    /// Where loaded code in ring 3 asked for what it is getting.
+    caller: Caller,
 }
+
+/// The state of loaded code that made a system call.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Caller {
+    /// Behind the system call.
+    ip: u64,
+    sp: u64,
+    /// Where it says that it will return to.
+    from: u64,
+}
+
+/// Nothing uses the stack below the checkpoint. A fault is the loaded code's, also when its stack runs out on the way here.
+const IDLE: u64 = 0;
+/// The runtime works there ([`on_runtime_stack`]) and may hold locks: a fault is its own.
+const AT_WORK: u64 = 1;
+/// A function that loaded code in ring 3 called runs there and looks at what it was given: a fault is the loaded code's.
+const CALLED: u64 = 2;
 
 /// The innermost checkpoint, or null while no loaded code runs.
 static INNERMOST: AtomicPtr<Checkpoint> = AtomicPtr::new(ptr::null_mut());
@@ -68,14 +96,21 @@ pub struct Resume {
 /// - Only one thread of the program may use this module.
 #[must_use = "the fault, if any, is the only trace of how the call ended"]
 pub unsafe fn call(stack_top: u64, entry: u64, args: [u64; 4]) -> Result<ReturnPair, Fault> {
-    let mut checkpoint =
-        Checkpoint { sp: 0, outer: INNERMOST.load(Ordering::Relaxed), lent: 0, result: [0; 2], fault: None, due: None };
+    let mut checkpoint = Checkpoint::new();
     // SAFETY: `checkpoint` and `args` outlive the call; the entry and its stack are the caller's promise. `enter` puts
     // the callee-saved registers back on every way out, so to the compiler it is an ordinary call.
     unsafe { enter(&raw mut checkpoint, stack_top, entry, &raw const args) };
-    match checkpoint.fault {
-        None => Ok(checkpoint.result),
-        Some(fault) => Err(fault),
+    checkpoint.outcome()
+}
+
+impl Checkpoint {
+    fn new() -> Self {
+        let outer = INNERMOST.load(Ordering::Relaxed);
+        Self { sp: 0, outer, lent: IDLE, result: [0; 2], fault: None, due: None, caller: Caller::default() }
+    }
+
+    fn outcome(&self) -> Result<ReturnPair, Fault> {
+        self.fault.map_or(Ok(self.result), Err)
     }
 }
 
@@ -97,7 +132,7 @@ pub fn depth() -> usize {
 pub fn is_in_runtime() -> bool {
     let checkpoint = INNERMOST.load(Ordering::Relaxed);
     // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
-    checkpoint.is_null() || unsafe { (*checkpoint).lent } != 0
+    checkpoint.is_null() || unsafe { (*checkpoint).lent } == AT_WORK
 }
 
 /// Ends the innermost call with `fault`: notes it there and says where the interrupted context must go on.
@@ -116,9 +151,12 @@ pub unsafe fn recover(fault: Fault) -> Option<Resume> {
     }
     // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended. No reference to it: a trap comes
     // between any two instructions of this module.
-    if unsafe { (*checkpoint).lent } != 0 {
-        return None;
-    }
+    let fault = match unsafe { (*checkpoint).lent } {
+        AT_WORK => return None,
+        // SAFETY: as above.
+        CALLED => unsafe { (*checkpoint).caller }.made(fault),
+        _ => fault,
+    };
     // SAFETY: as above.
     unsafe { (*checkpoint).fault = Some(fault) };
     let ip: unsafe extern "C" fn() -> ! = resume;
@@ -135,7 +173,7 @@ pub unsafe fn recover(fault: Fault) -> Option<Resume> {
 pub unsafe fn recover_when_possible(fault: Fault) -> Option<Resume> {
     let checkpoint = INNERMOST.load(Ordering::Relaxed);
     // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
-    if !checkpoint.is_null() && unsafe { (*checkpoint).lent } != 0 {
+    if !checkpoint.is_null() && unsafe { (*checkpoint).lent } == AT_WORK {
         // SAFETY: as above.
         let due = unsafe { &raw mut (*checkpoint).due };
         // SAFETY: as above. The work that is interrupted here reads it only when it is done.
@@ -143,6 +181,27 @@ pub unsafe fn recover_when_possible(fault: Fault) -> Option<Resume> {
     }
     // SAFETY: the caller's promise.
     unsafe { recover(fault) }
+}
+
+impl Caller {
+    /// The fault in a function that was called from here, as this code's own.
+    fn made(self, fault: Fault) -> Fault {
+        Fault { ip: ExecAddr(self.ip), sp: ExecAddr(self.sp), ..fault }
+    }
+}
+
+/// Ends the innermost call with a page fault, as if loaded code had itself read at `address`, which is none of its memory.
+///
+/// # Safety
+/// As for [`abandon`].
+pub unsafe fn refuse_read(address: ExecAddr) -> ! {
+    let code = Fault::PF_PRESENT;
+    let fault = Fault { kind: FaultKind::PAGE_FAULT, address, code, ..aborted(0, 0) };
+    let checkpoint = INNERMOST.load(Ordering::Relaxed);
+    // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
+    let caller = if checkpoint.is_null() { Caller::default() } else { unsafe { (*checkpoint).caller } };
+    // SAFETY: the caller's promise.
+    unsafe { abandon(Err(caller.made(fault))) }
 }
 
 /// Ends the innermost call from inside, with a value or with a fault, as `exit` and `abort` do.
@@ -181,6 +240,15 @@ pub const fn aborted(ip: u64, sp: u64) -> Fault {
 #[unsafe(naked)]
 pub extern "C" fn abort_from_caller() -> ! {
     extern "C" fn abort_at(ip: u64, sp: u64) -> ! {
+        let checkpoint = INNERMOST.load(Ordering::Relaxed);
+        // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
+        let is_called = !checkpoint.is_null() && unsafe { (*checkpoint).lent } == CALLED;
+        if is_called {
+            // SAFETY: as above. The address here is the system call's.
+            let Caller { sp, from, .. } = unsafe { (*checkpoint).caller };
+            // SAFETY: as below.
+            unsafe { abandon(Err(aborted(from, sp.wrapping_add(8)))) }
+        }
         // SAFETY: called by loaded code alone, whose frames own nothing of the runtime's.
         unsafe { abandon(Err(aborted(ip, sp))) }
     }
@@ -204,13 +272,16 @@ pub extern "C" fn abort_from_caller() -> ! {
 pub unsafe fn on_runtime_stack(f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
     let checkpoint = INNERMOST.load(Ordering::Relaxed);
     // SAFETY: a checkpoint in the chain lives in the frame of a `call` that is suspended.
-    if checkpoint.is_null() || unsafe { (*checkpoint).lent } != 0 {
+    let lent = if checkpoint.is_null() { AT_WORK } else { unsafe { (*checkpoint).lent } };
+    match lent {
         // SAFETY: the caller's promise.
-        return unsafe { f(arg) };
+        AT_WORK => return unsafe { f(arg) },
+        // SAFETY: it is called on that stack, and returns as below.
+        CALLED => unsafe { go_to_work(checkpoint, f, arg) },
+        // SAFETY: the runtime's stack is idle below the checkpoint until the innermost call ends, and `lent` keeps others
+        // off it. `f` returns with every call made inside it over, so that this checkpoint is the innermost again.
+        _ => unsafe { switch_stack(checkpoint, f, arg) },
     }
-    // SAFETY: the runtime's stack is idle below the checkpoint until the innermost call ends, and `lent` keeps others off
-    // it. `f` returns with every call made inside it over, so that this checkpoint is the innermost again.
-    unsafe { switch_stack(checkpoint, f, arg) };
     // SAFETY: it is the innermost again, of a `call` that is suspended.
     let due = unsafe { &raw mut (*checkpoint).due };
     // SAFETY: as above. A trap handler may have written it meanwhile.
@@ -302,18 +373,47 @@ unsafe extern "C" fn switch_stack(checkpoint: *mut Checkpoint, f: unsafe extern 
         "mov rsp, [rbx + {sp}]",
         "and rsp, -16",
         // From here to the other store a fault is the runtime's own: neither touches the loaded code's stack.
-        "mov qword ptr [rbx + {lent}], 1",
+        "mov qword ptr [rbx + {lent}], {at_work}",
         "mov rdi, rdx",
         "call rsi",
-        "mov qword ptr [rbx + {lent}], 0",
+        "mov qword ptr [rbx + {lent}], {idle}",
         "lea rsp, [rbp - 8]",
         "pop rbx",
         "pop rbp",
         "ret",
         sp = const offset_of!(Checkpoint, sp),
         lent = const offset_of!(Checkpoint, lent),
+        at_work = const AT_WORK,
+        idle = const IDLE,
     )
 }
+
+/// As [`switch_stack`], for who is on that stack already, at the loaded code's risk and with its memory open (RFLAGS.AC).
+#[unsafe(naked)]
+unsafe extern "C" fn go_to_work(checkpoint: *mut Checkpoint, f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
+    naked_asm!(
+        "push rbx",
+        "mov rbx, rdi",
+        "pushfq",
+        "sub rsp, 8",
+        "mov qword ptr [rbx + {lent}], {at_work}",
+        "push 2",
+        "popfq",
+        "mov rdi, rdx",
+        "call rsi",
+        "mov qword ptr [rbx + {lent}], {called}",
+        "add rsp, 8",
+        "popfq",
+        "pop rbx",
+        "ret",
+        lent = const offset_of!(Checkpoint, lent),
+        at_work = const AT_WORK,
+        called = const CALLED,
+    )
+}
+
+#[cfg(target_os = "none")]
+pub mod user;
 
 // Miri does not run assembly.
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use graft::link::{Image, Segment, Symbol, demangled, printable};
 use graft::report::{SourceFrame, source_frames};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
-use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, Mnemonic};
 
 use super::json::Json;
 
@@ -23,8 +23,10 @@ pub(crate) struct Located<'f> {
     program: ExecRange,
     /// In address order.
     symbols: Vec<Symbol<'f>>,
-    /// The instruction it is about, as GNU tools write it.
-    instruction: Option<String>,
+    /// The instruction it is about.
+    instruction: Option<Instruction>,
+    /// What the instruction needs, when that is why it faulted.
+    needs: Option<&'static str>,
     /// The part of the program that the address accessed lies in.
     region: Option<Region>,
     /// The source it was compiled from, then the calls that was inlined by.
@@ -47,11 +49,18 @@ impl<'f> Located<'f> {
             FaultKind::ABORT => None,
             // The one before, if it is the short form.
             FaultKind::BREAKPOINT if image.bytes_at(inside(fault), 1) != [INT3] => None,
-            _ => disassembled(image.bytes_at(inside(fault), LONGEST), inside(fault)),
+            _ => decoded(image.bytes_at(inside(fault), LONGEST), inside(fault)),
         };
         let source = source_frames(image, inside(fault));
         let region = region(image, fault.address);
-        Self { fault, program: image.range(), symbols: image.symbols(), instruction, region, source }
+        Self { fault, program: image.range(), symbols: image.symbols(), instruction, needs: None, region, source }
+    }
+
+    /// The fault of code that ran in ring 3, where some instructions are refused.
+    pub(crate) fn in_ring_3(self) -> Self {
+        let is_refused = self.fault.kind == FaultKind::GENERAL_PROTECTION;
+        let needs = self.instruction.as_ref().filter(|_| is_refused).and_then(need);
+        Self { needs, ..self }
     }
 
     /// The fault for people: what happened, where, on which address.
@@ -72,7 +81,10 @@ impl<'f> Located<'f> {
             });
         }
         if let Some(instruction) = &self.instruction {
-            text.push_str(&format!("\n  the instruction is `{instruction}`"));
+            text.push_str(&format!("\n  the instruction is `{}`", written(instruction)));
+        }
+        if let Some(needs) = self.needs {
+            text.push_str(&format!(": {needs}"));
         }
         if let Some(place) = self.address_place() {
             text.push_str(&format!("\n  {} is {place}", fault.address));
@@ -94,7 +106,10 @@ impl<'f> Located<'f> {
             ("exit_code", exit_code.into()),
         ];
         if let Some(instruction) = &self.instruction {
-            fields.push(("disassembly", instruction.as_str().into()));
+            fields.push(("disassembly", written(instruction).into()));
+        }
+        if let Some(needs) = self.needs {
+            fields.push(("needs", needs.into()));
         }
         if let Some(place) = self.code_place() {
             fields.push(("symbol", place.into()));
@@ -184,21 +199,33 @@ fn source_fields(frame: &SourceFrame) -> Json {
 }
 
 /// The instruction that `bytes` begin with, which lie at `ip`; `None` when they are none.
-fn disassembled(bytes: &[u8], ip: ExecAddr) -> Option<String> {
+fn decoded(bytes: &[u8], ip: ExecAddr) -> Option<Instruction> {
     let mut decoder = Decoder::with_ip(64, bytes, ip.0, DecoderOptions::NONE);
-    if !decoder.can_decode() {
-        return None;
-    }
-    let instruction = decoder.decode();
-    if instruction.is_invalid() {
-        return None;
-    }
+    decoder.can_decode().then(|| decoder.decode()).filter(|instruction| !instruction.is_invalid())
+}
+
+/// The instruction as GNU tools write it.
+fn written(instruction: &Instruction) -> String {
     let mut text = String::new();
     let mut formatter = GasFormatter::new();
     formatter.options_mut().set_branch_leading_zeros(false);
     formatter.options_mut().set_uppercase_hex(false);
-    formatter.format(&instruction, &mut text);
-    Some(text)
+    formatter.format(instruction, &mut text);
+    text
+}
+
+/// What an instruction needs that ring 3 does not have.
+fn need(instruction: &Instruction) -> Option<&'static str> {
+    // What tells about the descriptor tables is refused by UMIP (SDM 2B, SGDT), though not privileged by birth.
+    let tells = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Sgdt | Mnemonic::Sidt | Mnemonic::Sldt | Mnemonic::Str | Mnemonic::Smsw
+    );
+    if instruction.is_privileged() || tells {
+        return Some("it is privileged, and needs `--ring kernel` on a bare-metal target");
+    }
+    let raises = instruction.mnemonic() == Mnemonic::Int;
+    raises.then_some("raising an interrupt needs `--ring kernel` on a bare-metal target")
 }
 
 #[cfg(test)]
@@ -207,11 +234,24 @@ mod tests {
 
     #[test]
     fn instructions_are_written_as_gnu_tools_do() {
-        let text = |bytes: &[u8]| disassembled(bytes, ExecAddr(0x1000));
+        let text = |bytes: &[u8]| decoded(bytes, ExecAddr(0x1000)).as_ref().map(written);
         assert_eq!(text(&[0x8b, 0x04, 0x25, 8, 0, 0, 0]).as_deref(), Some("mov 8,%eax"));
         assert_eq!(text(&[0x0f, 0x0b]).as_deref(), Some("ud2"));
         assert_eq!(text(&[0xeb, 0x0a]).as_deref(), Some("jmp 0x100c"));
         assert_eq!(text(&[0xeb, 0xfe]).as_deref(), Some("jmp 0x1000"));
         assert_eq!((text(&[]), text(&[0x06]), text(&[0x0f])), (None, None, None));
+    }
+
+    #[test]
+    fn what_ring_3_may_not_do_is_told() {
+        let need = |bytes: &[u8]| decoded(bytes, ExecAddr(0x1000)).as_ref().and_then(need);
+        // cli; hlt; mov rax, cr3; wrmsr; in al, dx; lgdt [rax]; sgdt [rax]
+        let privileged: [&[u8]; 7] =
+            [&[0xfa], &[0xf4], &[0x0f, 0x20, 0xd8], &[0x0f, 0x30], &[0xec], &[0x0f, 0x01, 0x10], &[0x0f, 0x01, 0x00]];
+        for bytes in privileged {
+            assert!(need(bytes).is_some_and(|text| text.contains("privileged")), "{bytes:x?}");
+        }
+        assert!(need(&[0xcd, 0x80]).is_some_and(|text| text.contains("interrupt")));
+        assert_eq!(need(&[0x8b, 0x00]), None);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use graft::launch::{self, Ending, Finished, LaunchError};
+use graft::launch::{self, Ending, Finished, KernelRing, LaunchError};
 use graft::link::{self, Externals, Image, Layout, printable};
 use graft::memory::{Memory, Strategy};
 use graft::session::{End, Figures};
@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// End with code 124 when a call into the program takes longer
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
+    /// Where the program runs in the processor of a bare-metal target
+    #[arg(long, value_enum, default_value_t)]
+    ring: Ring,
     /// Link and check, but ship and run nothing: against the target when one is named (-t, GRAFT_TARGET), else alone, where
     /// names left to the target are taken on trust
     #[arg(long)]
@@ -54,6 +57,15 @@ pub(crate) struct Args {
     /// Bytes of a slab, with --memory slab; K, M and G stand for their powers of 1024
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1M")]
     slab_size: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Ring {
+    /// Ring 3: the program reaches only what it was given
+    #[default]
+    User,
+    /// Ring 0: privileged instructions and port I/O work, and nothing keeps the program from the machine
+    Kernel,
 }
 
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
@@ -215,7 +227,10 @@ fn place_and_execute(
     report: Report,
 ) -> Result<u8, LaunchError> {
     let session = &attached.session;
+    let asked = if args.ring == Ring::Kernel { Some(KernelRing::ask(session)?) } else { None };
     let placed = launch::place(session, memory, layout)?;
+    // Nothing was run yet; the session, with all it holds, ends without it.
+    asked.map_or(Ok(()), KernelRing::check)?;
     times.link += placed.link_time;
     describe(&placed.image, report);
     if let Err(error) = args.views(&placed.image, report) {
@@ -238,7 +253,7 @@ fn place_and_execute(
             if let (Ending::Faulted(Fault { kind: FaultKind::TIMED_OUT, .. }), Some(limit)) = (ending, args.timeout) {
                 report_time_out(limit, report);
             }
-            Ok(report_ending(ending, image, &args.link.entry, report))
+            Ok(report_ending(ending, image, args, report))
         }
         Err(LaunchError::TimedOut(limit)) => {
             // The executor cannot end it.
@@ -266,14 +281,14 @@ fn report_time_out(limit: Duration, report: Report) {
     report.event("timeout", fields, &LaunchError::TimedOut(limit).to_string());
 }
 
-fn report_ending(ending: Ending, image: &Image<'_>, entry: &str, report: Report) -> u8 {
+fn report_ending(ending: Ending, image: &Image<'_>, args: &Args, report: Report) -> u8 {
     match ending {
         Ending::Returned(value) | Ending::Exited(value) => {
             let code = exit::of_result(value);
             if report.is_json() || i64::from(code) != value {
                 let what = match ending {
                     Ending::Exited(_) => String::from("the program called `exit` with"),
-                    _ => format!("`{entry}` returned"),
+                    _ => format!("`{}` returned", args.link.entry),
                 };
                 let text = format!("{what} {value}, which is exit code {code}");
                 report.event("result", vec![("value", value.into()), ("exit_code", code.into())], &text);
@@ -283,6 +298,7 @@ fn report_ending(ending: Ending, image: &Image<'_>, entry: &str, report: Report)
         Ending::Faulted(found) => {
             let code = exit::of_fault(found.kind);
             let located = fault::Located::new(&found, image);
+            let located = if args.ring == Ring::User { located.in_ring_3() } else { located };
             report.event("fault", located.fields(code), &located.describe());
             code
         }

@@ -5,6 +5,7 @@ mod layout;
 mod line;
 mod memory;
 mod platform;
+mod ring;
 mod selftest;
 mod start;
 mod trap;

@@ -9,7 +9,7 @@ use crate::executor::Executor;
 use crate::line::Line;
 use crate::log;
 use crate::memory::Owner;
-use crate::platform::Platform;
+use crate::platform::{Platform, Ring};
 use crate::reply::{Reply, zeroed};
 use crate::session::VERSION;
 use crate::text::TextBuf;
@@ -23,6 +23,24 @@ impl<P: Platform, L: Line> Executor<P, L> {
             Ok(limit) => Reply::of(&self.platform.limit_time((limit != 0).then_some(limit)).unwrap_or(0)),
             Err(text) => self.no_result(format_args!("TimeLimit: {text}")),
         }
+    }
+
+    pub(super) fn call_ring(&self, args: &[u8]) -> Reply {
+        match parse::<u8>(args) {
+            Ok(number) => Reply::of(&self.use_ring(number)),
+            Err(text) => self.no_result(format_args!("Ring: {text}")),
+        }
+    }
+
+    /// Lets loaded code run in this ring, if there is such a one and the session has no memory yet; the ring in force.
+    fn use_ring(&self, number: u8) -> u8 {
+        const KERNEL: u8 = 0;
+        const USER: u8 = 3;
+        let wanted = if number == KERNEL { Ring::Kernel } else { Ring::User };
+        // What is there is mapped for the ring in force.
+        let may_change = self.memory.lock().is_untouched();
+        let ring = self.platform.use_ring(may_change.then_some(wanted));
+        if ring == Ring::Kernel { KERNEL } else { USER }
     }
 
     pub(super) fn call_info(&self, args: &[u8]) -> Reply {

@@ -36,7 +36,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
 
     /// Calls a function of the executor.
     pub(crate) fn call_row(&self, row: WrapperId, args: &[u8]) -> Reply {
-        if matches!(row, WrapperId::CallMain | WrapperId::TimeLimit | WrapperId::Info) {
+        if matches!(row, WrapperId::CallMain | WrapperId::TimeLimit | WrapperId::Ring | WrapperId::Info) {
             self.calls.lock().set_newer_dialect();
         }
         match row {
@@ -71,6 +71,7 @@ impl<P: Platform, L: Line> Executor<P, L> {
             | WrapperId::ReadBuffers
             | WrapperId::ReadStrings => self.call_access(row, args),
             WrapperId::TimeLimit => self.call_time_limit(args),
+            WrapperId::Ring => self.call_ring(args),
             WrapperId::Info => self.call_info(args),
             // Not published: shared memory is a matter of executors on the controller's own host, and the console is
             // the controller's to offer.

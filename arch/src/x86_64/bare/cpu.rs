@@ -66,6 +66,12 @@ impl Features {
         self.apic
     }
 
+    /// Whether there is `xrstor`.
+    #[must_use]
+    pub const fn has_xsave(&self) -> bool {
+        self.xsave
+    }
+
     /// The processor's name, or nothing when it does not tell.
     #[must_use]
     pub fn brand(&self) -> &str {
@@ -95,8 +101,8 @@ impl Features {
         cr4.set(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION, self.smap);
         cr4.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, self.umip);
         cr4.set(Cr4Flags::OSXSAVE, self.xsave);
-        // SAFETY: each bit is set only where CPUID has it (SSE is part of x86-64). No page here is a user page, so SMEP
-        // and SMAP forbid nothing that is needed.
+        // SAFETY: each bit is set only where CPUID has it (SSE is part of x86-64). Whoever touches user pages
+        // sets RFLAGS.AC for it.
         unsafe { Cr4::update(|old| old.insert(cr4)) };
         if self.xsave {
             let offered = cpuid(0xd, 0)[0];
@@ -181,6 +187,17 @@ pub fn clear_breakpoints() {
         // SAFETY: without breakpoints the processor does what it always does.
         unsafe { asm!("mov dr7, {}", in(reg) OFF, options(nomem, nostack, preserves_flags)) };
     }
+}
+
+/// Runs `act`, which may touch pages that are for ring 3, too (RFLAGS.AC; SDM 3A §4.6.1).
+pub fn with_user_pages<R>(act: impl FnOnce() -> R) -> R {
+    // SAFETY: sets a flag that means nothing else in ring 0, and nothing at all without SMAP. No `nomem`: what `act` does
+    // stays between the two.
+    unsafe { asm!("push 0x40002", "popfq") };
+    let result = act();
+    // SAFETY: as above. All other flags are clear in the runtime.
+    unsafe { asm!("push 2", "popfq") };
+    result
 }
 
 /// The address of the last page fault.

@@ -1,6 +1,6 @@
-//! Segments and the task state: one flat code and data segment, and a stack for each kind of trap.
+//! Segments and the task state: flat code and data segments for ring 0 and ring 3, and a stack for each kind of trap.
 //!
-//! Loaded code shares ring 0 with the runtime and may use the 128 bytes below its stack pointer (the red zone of the
+//! Loaded code that was let into ring 0 may use the 128 bytes below its stack pointer (the red zone of the
 //! psABI, §3.2.2), so that no trap may push there: every vector has a stack of its own (SDM 3A §6.14.5).
 #![expect(unsafe_code, reason = "loads segment registers")]
 
@@ -40,11 +40,17 @@ impl TrapStack {
     }
 }
 
+/// The selectors, in the order that `syscall` and `sysret` demand (SDM 3A §5.8.8); those of ring 3 ask for it.
+pub(crate) const KERNEL_CODE: u16 = 8;
+pub(crate) const KERNEL_DATA: u16 = 16;
+pub(crate) const USER_DATA: u16 = 24 | 3;
+pub(crate) const USER_CODE: u16 = 32 | 3;
+
 /// The selector of the code segment: the proof that [`load`] was called.
 #[derive(Debug)]
 pub struct CodeSelector(pub(super) u16);
 
-struct Segments(UnsafeCell<(TaskStateSegment, GlobalDescriptorTable<5>)>);
+struct Segments(UnsafeCell<(TaskStateSegment, GlobalDescriptorTable<7>)>);
 
 // SAFETY: `load` runs once, before anything else could run; afterwards only the processor reads it.
 unsafe impl Sync for Segments {}
@@ -76,6 +82,10 @@ pub unsafe fn load() -> CodeSelector {
     task.interrupt_stack_table = table_of_stacks;
     let code = table.append(Descriptor::kernel_code_segment());
     let data = table.append(Descriptor::kernel_data_segment());
+    let user_data = table.append(Descriptor::user_data_segment());
+    let user_code = table.append(Descriptor::user_code_segment());
+    debug_assert_eq!([code.0, data.0, user_data.0, user_code.0], [KERNEL_CODE, KERNEL_DATA, USER_DATA, USER_CODE]);
+    // The task state ends where its bitmap of I/O ports would begin: ring 3 may use none (SDM 1 §19.5.2).
     let state = table.append(Descriptor::tss_segment(task));
     table.load();
     // SAFETY: `code` selects the flat 64-bit code segment just loaded, equal to the one in use.

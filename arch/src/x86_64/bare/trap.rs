@@ -11,12 +11,13 @@ use ::x86_64::VirtAddr;
 use ::x86_64::instructions::tables::lidt;
 use ::x86_64::structures::DescriptorTablePointer;
 
-use super::segments::{CodeSelector, TrapStack};
+use super::segments::{CodeSelector, KERNEL_CODE, KERNEL_DATA, TrapStack};
 use super::{cpu, interrupts, stacks};
 use crate::x86_64::checkpoint::Resume;
 use crate::x86_64::fault::Trap;
 
 const VECTORS: usize = 256;
+const BREAKPOINT: u8 = 3;
 /// The distance of two stubs.
 const STUB_BYTES: u64 = 16;
 
@@ -75,7 +76,14 @@ impl TrapFrame {
     /// Whether what was interrupted is itself a trap handler, which may hold locks.
     #[must_use]
     pub fn is_in_handler(&self) -> bool {
-        stacks::is_for_traps(self.rsp)
+        // In ring 3 the stack pointer is whatever the code likes.
+        !self.is_in_ring_3() && stacks::is_for_traps(self.rsp)
+    }
+
+    /// Whether what was interrupted ran in ring 3.
+    #[must_use]
+    pub const fn is_in_ring_3(&self) -> bool {
+        self.cs & 3 == 3
     }
 
     /// Lets the interrupted code go on without stopping after every instruction.
@@ -87,6 +95,8 @@ impl TrapFrame {
     pub fn resume_at(&mut self, place: Resume) {
         self.rip = place.ip;
         self.rsp = place.sp;
+        self.cs = KERNEL_CODE.into();
+        self.ss = KERNEL_DATA.into();
         self.rflags &= !(UNWANTED_FLAGS | INTERRUPT_FLAG);
     }
 }
@@ -138,7 +148,9 @@ global_asm!(
     "push r13",
     "push r14",
     "push r15",
-    "cld",
+    // DF and AC are the interrupted code's.
+    "push 2",
+    "popfq",
     "mov rdi, rsp",
     // The processor aligned the stack to 16; five words and the 17 pushed here keep that.
     "call {handle}",
@@ -177,12 +189,14 @@ extern "C" fn handle(frame: &mut TrapFrame) {
     unsafe { graft_trap(frame) }
 }
 
-/// An interrupt gate (SDM 3A §6.14.1): present, ring 0, interrupts off inside.
-const fn gate(handler: u64, selector: u16, stack: TrapStack) -> u128 {
+/// An interrupt gate (SDM 3A §6.14.1): present, interrupts off inside, for ring 0: `int` with its number is a protection
+/// fault in ring 3, except for the breakpoint's.
+const fn gate(vector: u8, handler: u64, selector: u16, stack: TrapStack) -> u128 {
+    let kind = if vector == BREAKPOINT { 0xee } else { 0x8e };
     let low = (handler & 0xffff)
         | ((selector as u64) << 16)
         | ((stack as u64) << 32)
-        | (0x8e << 40)
+        | (kind << 40)
         | ((handler >> 16 & 0xffff) << 48);
     ((handler >> 32) as u128) << 64 | low as u128
 }
@@ -205,7 +219,7 @@ pub unsafe fn load(code: &CodeSelector) {
     let first_stub = (&raw const STUBS).addr() as u64;
     for (vector, slot) in (0..=u8::MAX).zip(gates.iter_mut()) {
         let stub = first_stub + u64::from(vector) * STUB_BYTES;
-        *slot = gate(stub, code.0, TrapStack::of(vector));
+        *slot = gate(vector, stub, code.0, TrapStack::of(vector));
     }
     let base = VirtAddr::new_truncate(gates.as_ptr().addr() as u64);
     let pointer = DescriptorTablePointer { limit: (size_of::<[u128; VECTORS]>() - 1) as u16, base };

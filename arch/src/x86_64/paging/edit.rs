@@ -6,7 +6,7 @@
 use graft_protocol::Prot;
 
 use super::entry::{Entry, Kind, Level};
-use super::{Cache, Frame, FrameStore, NoFrames, Owner, TABLE_ENTRIES};
+use super::{Access, Cache, Frame, FrameStore, NoFrames, Owner, TABLE_ENTRIES};
 
 /// Addresses from `first` to `last`, both inside: the last page of the address space has no end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Span {
 pub(super) enum Edit {
     Unmap(Owner),
     DemandZero,
-    Commit,
+    Commit(Access),
     Protect(Prot),
 }
 
@@ -45,7 +45,7 @@ enum Step {
     /// Drop what the entry holds and leave this one.
     Clear(Entry),
     /// Map a fresh frame.
-    Fill,
+    Fill(Access),
     /// The same page, other bits.
     Set(Entry),
     /// The table below, which is made first where there is none.
@@ -61,8 +61,8 @@ impl Edit {
             (Self::Unmap(_), _) if covered => Step::Clear(Entry::ABSENT),
             (Self::DemandZero, _) if covered => Step::Clear(Entry::DEMAND_ZERO),
             (Self::Protect(prot), Kind::Page(_)) if covered => Step::Set(entry.with_prot(prot)),
-            (Self::Commit, Kind::Page(_)) if covered => Step::Set(entry.with_prot(Prot::ReadWrite)),
-            (Self::Commit, Kind::Absent | Kind::DemandZero) if level == Level::LOWEST => Step::Fill,
+            (Self::Commit(_), Kind::Page(_)) if covered => Step::Set(entry.with_prot(Prot::ReadWrite)),
+            (Self::Commit(access), Kind::Absent | Kind::DemandZero) if level == Level::LOWEST => Step::Fill(access),
             _ => Step::Descend,
         }
     }
@@ -87,13 +87,13 @@ pub(super) fn count(store: &impl FrameStore, table: Frame, level: Level, span: S
 fn count_entry(store: &impl FrameStore, entry: Entry, level: Level, covered: bool, part: Span, edit: Edit) -> u64 {
     match edit.step(entry, level, covered) {
         Step::Keep | Step::Clear(_) | Step::Set(_) => 0,
-        Step::Fill => 1,
+        Step::Fill(_) => 1,
         Step::Descend => {
             let below = level.below();
             match (edit, entry.kind(level)) {
                 (_, Kind::Table(child)) => count(store, child, below, part, edit),
                 // Terabytes may be asked for: not page by page.
-                (Edit::Commit, Kind::Absent | Kind::DemandZero) => count_fresh(level, part),
+                (Edit::Commit(_), Kind::Absent | Kind::DemandZero) => count_fresh(level, part),
                 // The table that would be made here, and those below it.
                 _ => {
                     let below = part.entries(below).map(|(index, whole, part)| {
@@ -137,9 +137,10 @@ pub(super) fn apply(
                 store.set_entry(table, index, new.0);
                 stale |= release(store, entry, level, edit.owner());
             }
-            Step::Fill => {
+            Step::Fill(access) => {
                 let frame = store.take().ok_or(NoFrames { wanted: 1, free: 0 })?;
-                store.set_entry(table, index, Entry::page(frame, level, Prot::ReadWrite, Cache::WriteBack).0);
+                let page = Entry::page(frame, level, Prot::ReadWrite, Cache::WriteBack);
+                store.set_entry(table, index, page.for_access(access).0);
             }
             Step::Set(new) => {
                 store.set_entry(table, index, new.0);

@@ -3,7 +3,7 @@
 use ::x86_64::structures::paging::PageTableFlags as Flags;
 use graft_protocol::Prot;
 
-use super::{Cache, Frame};
+use super::{Access, Cache, Frame};
 
 /// Bits 12 to 51: the physical address of a table or page.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
@@ -73,7 +73,7 @@ impl Entry {
 
     /// An entry for `table`. It allows everything: the protection is the page's alone.
     pub(super) const fn table(table: Frame) -> Self {
-        Self(table.0 | Flags::PRESENT.bits() | Flags::WRITABLE.bits())
+        Self(table.0 | Flags::PRESENT.bits() | Flags::WRITABLE.bits() | Flags::USER_ACCESSIBLE.bits())
     }
 
     pub(super) const fn page(frame: Frame, level: Level, prot: Prot, cache: Cache) -> Self {
@@ -83,6 +83,19 @@ impl Entry {
             Cache::Device => Flags::NO_CACHE.bits() | Flags::WRITE_THROUGH.bits(),
         };
         Self(frame.0 | Flags::PRESENT.bits() | huge | uncached).with_prot(prot)
+    }
+
+    /// The same page for code in these rings.
+    pub(super) const fn for_access(self, access: Access) -> Self {
+        match access {
+            Access::Supervisor => Self(self.0 & !Flags::USER_ACCESSIBLE.bits()),
+            Access::User => Self(self.0 | Flags::USER_ACCESSIBLE.bits()),
+        }
+    }
+
+    /// The rings that may access a page.
+    pub(super) const fn access(self) -> Access {
+        if self.0 & Flags::USER_ACCESSIBLE.bits() == 0 { Access::Supervisor } else { Access::User }
     }
 
     /// The same page with another protection.

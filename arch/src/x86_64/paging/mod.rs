@@ -73,6 +73,15 @@ pub enum Cache {
     Device,
 }
 
+/// The rings whose code may access a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Ring 0 alone.
+    Supervisor,
+    /// Ring 3; ring 0 as well, where SMEP and SMAP do not forbid it.
+    User,
+}
+
 /// Page sizes, small to large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageSize {
@@ -167,8 +176,8 @@ impl Flush {
 /// What is at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// A page with this protection.
-    Page(Prot),
+    /// A page with this protection, for code in these rings.
+    Page(Prot, Access),
     /// Reads as zero, becomes a read-write page when touched.
     DemandZero,
 }
@@ -188,12 +197,23 @@ pub enum Touch {
 #[derive(Debug)]
 pub struct Tables {
     root: Frame,
+    user: ExecRange,
 }
 
 impl Tables {
     /// An empty tree, or `None` when the store has no frame for its root.
     pub fn new(store: &mut impl FrameStore) -> Option<Self> {
-        Some(Self { root: store.take()? })
+        Some(Self { root: store.take()?, user: ExecRange::default() })
+    }
+
+    /// Gives ring 3 access to the pages that are mapped in `range` from now on, and to no others. Pages that are there keep
+    /// what they have.
+    pub const fn set_user_range(&mut self, range: ExecRange) {
+        self.user = range;
+    }
+
+    fn access(&self, at: ExecAddr) -> Access {
+        if self.user.contains(at) { Access::User } else { Access::Supervisor }
     }
 
     /// The frame of the root table, for CR3.
@@ -225,7 +245,8 @@ impl Tables {
             };
             let sizes = [PageSize::OneGib, PageSize::TwoMib];
             let level = sizes.into_iter().find(fits).unwrap_or(PageSize::Small).level();
-            self.map_page(store, at, level, Entry::page(frame, level, prot, cache))?;
+            let page = Entry::page(frame, level, prot, cache).for_access(self.access(ExecAddr(at)));
+            self.map_page(store, at, level, page)?;
             done += level.entry_bytes();
         }
         Ok(())
@@ -271,12 +292,13 @@ impl Tables {
     /// # Errors
     /// When there are too few frames.
     pub fn commit(&mut self, store: &mut impl FrameStore, range: ExecRange) -> Result<Flush, NoFrames> {
-        self.edit(store, range, Edit::Commit)
+        self.edit(store, range, Edit::Commit(self.access(range.start())))
     }
 
     /// How many frames [`Self::commit`] would take for `range`, tables included.
     pub fn cost(&self, store: &impl FrameStore, range: ExecRange) -> u64 {
-        pages_of(range).map_or(0, |span| edit::count(store, self.root, Level::ROOT, span, Edit::Commit))
+        let edit = Edit::Commit(Access::Supervisor);
+        pages_of(range).map_or(0, |span| edit::count(store, self.root, Level::ROOT, span, edit))
     }
 
     /// Sets the protection of the pages mapped in `range`. Demand-zero pages stay what they are.
@@ -326,7 +348,7 @@ impl Tables {
                 Kind::DemandZero => return Some((Mapping::DemandZero, None)),
                 Kind::Page(first) => {
                     let physical = first.0 + at.0 % level.entry_bytes();
-                    return Some((Mapping::Page(entry.prot()), Some(physical)));
+                    return Some((Mapping::Page(entry.prot(), entry.access()), Some(physical)));
                 }
                 Kind::Table(child) => {
                     table = child;
@@ -404,7 +426,7 @@ fn walk_table(
                 continue;
             }
             Kind::DemandZero => Mapping::DemandZero,
-            Kind::Page(_) => Mapping::Page(entry.prot()),
+            Kind::Page(_) => Mapping::Page(entry.prot(), entry.access()),
         };
         // The very last page of the address space has no end to name; nothing is ever mapped there.
         if let Some(range) = ExecRange::from_len(ExecAddr(at), level.entry_bytes()) {

@@ -118,9 +118,45 @@ fn large_pages_are_split_where_a_range_ends_inside() {
     let text = range(window.start().0 + 2 * MIB, 5 * PAGE);
     let flush = tables.protect(&mut memory, text, Prot::ReadExec).unwrap();
     assert_eq!(flush.into_range(), Some(text));
-    assert_eq!(tables.look_up(&memory, text.start()), Some(Mapping::Page(Prot::ReadExec)));
-    assert_eq!(tables.look_up(&memory, text.end()), Some(Mapping::Page(Prot::ReadWrite)));
+    assert_eq!(tables.look_up(&memory, text.start()), Some(Mapping::Page(Prot::ReadExec, Access::Supervisor)));
+    assert_eq!(tables.look_up(&memory, text.end()), Some(Mapping::Page(Prot::ReadWrite, Access::Supervisor)));
     assert_eq!(mappings(&memory, &tables).len(), 4);
+}
+
+#[test]
+fn ring_3_reaches_its_own_range_and_keeps_it_through_every_change() {
+    let (mut memory, mut tables) = set_up(64);
+    let at = |tables: &Tables, memory: &Memory, start| match tables.look_up(memory, ExecAddr(start)) {
+        Some(Mapping::Page(prot, access)) => Some((prot, access)),
+        _ => None,
+    };
+    tables.commit(&mut memory, range(MIB, PAGE)).unwrap().ignore();
+    tables.set_user_range(range(GIB, GIB));
+    tables.demand_zero(&mut memory, range(GIB, 4 * PAGE)).unwrap().ignore();
+    assert_eq!(tables.touch(&mut memory, ExecAddr(GIB)), Touch::Filled);
+    tables.commit(&mut memory, range(GIB + PAGE, PAGE)).unwrap().ignore();
+    let first = Frame(8 * MIB);
+    tables
+        .map(&mut memory, range(GIB + 2 * MIB, 2 * MIB), first, Prot::Read, Cache::WriteBack, PageSize::TwoMib)
+        .unwrap();
+    tables.protect(&mut memory, range(GIB + 2 * MIB, PAGE), Prot::ReadExec).unwrap().ignore();
+    tables.commit(&mut memory, range(2 * GIB, PAGE)).unwrap().ignore();
+    for (start, prot, access) in [
+        (MIB, Prot::ReadWrite, Access::Supervisor),
+        (GIB, Prot::ReadWrite, Access::User),
+        (GIB + PAGE, Prot::ReadWrite, Access::User),
+        (GIB + 2 * MIB, Prot::ReadExec, Access::User),
+        (GIB + 2 * MIB + PAGE, Prot::Read, Access::User),
+        (2 * GIB, Prot::ReadWrite, Access::Supervisor),
+    ] {
+        assert_eq!(at(&tables, &memory, start), Some((prot, access)), "{start:#x}");
+    }
+    // Neighbours that differ in it are told apart.
+    tables.set_user_range(ExecRange::default());
+    tables.commit(&mut memory, range(GIB + 2 * PAGE, PAGE)).unwrap().ignore();
+    let found = mappings(&memory, &tables);
+    assert!(found.contains(&(GIB, 2 * PAGE, Mapping::Page(Prot::ReadWrite, Access::User))));
+    assert!(found.contains(&(GIB + 2 * PAGE, PAGE, Mapping::Page(Prot::ReadWrite, Access::Supervisor))));
 }
 
 /// The processor may remember a table that has no present entry: its frame must not be used again before a flush.
@@ -188,7 +224,7 @@ fn committed_pages_keep_their_frames_and_become_writable() {
     let flush = tables.commit(&mut memory, range(0, 4 * PAGE)).unwrap();
     assert!(flush.into_range().is_some());
     assert_eq!(tables.translate(&memory, ExecAddr(PAGE)), before);
-    assert_eq!(tables.look_up(&memory, ExecAddr(PAGE)), Some(Mapping::Page(Prot::ReadWrite)));
+    assert_eq!(tables.look_up(&memory, ExecAddr(PAGE)), Some(Mapping::Page(Prot::ReadWrite, Access::Supervisor)));
     assert_eq!(tables.commit(&mut memory, range(0, 4 * PAGE)).unwrap(), Flush::NOTHING);
 }
 
@@ -217,7 +253,7 @@ fn addresses_without_a_meaning_are_left_alone() {
     assert_eq!(tables.touch(&mut memory, ExecAddr(1 << 63)), Touch::NotDemandZero);
     let top = range(0xffff_ffff_ffff_e000, PAGE);
     tables.commit(&mut memory, top).unwrap().ignore();
-    assert_eq!(mappings(&memory, &tables), [(top.start().0, PAGE, Mapping::Page(Prot::ReadWrite))]);
+    assert_eq!(mappings(&memory, &tables), [(top.start().0, PAGE, Mapping::Page(Prot::ReadWrite, Access::Supervisor))]);
     // Unaligned ranges reach outward.
     tables.commit(&mut memory, range(0x1fff, 2)).unwrap().ignore();
     assert!(tables.look_up(&memory, ExecAddr(0x1000)).is_some());
@@ -272,7 +308,7 @@ fn random_changes_agree_with_a_model() {
                     assert_eq!(memory.taken_count - taken, cost, "round {round}");
                     flush.ignore();
                     for page in touched {
-                        model.insert(page, Mapping::Page(Prot::ReadWrite));
+                        model.insert(page, Mapping::Page(Prot::ReadWrite, Access::Supervisor));
                     }
                 })
             }
@@ -281,8 +317,8 @@ fn random_changes_agree_with_a_model() {
                 tables.protect(&mut memory, at, prot).map(|flush| {
                     flush.ignore();
                     for page in touched {
-                        if let Some(mapping @ Mapping::Page(_)) = model.get_mut(&page) {
-                            *mapping = Mapping::Page(prot);
+                        if let Some(mapping @ Mapping::Page(..)) = model.get_mut(&page) {
+                            *mapping = Mapping::Page(prot, Access::Supervisor);
                         }
                     }
                 })
@@ -292,7 +328,7 @@ fn random_changes_agree_with_a_model() {
                 match tables.touch(&mut memory, at.start()) {
                     Touch::Filled => {
                         assert_eq!(was, Some(Mapping::DemandZero));
-                        model.insert(start, Mapping::Page(Prot::ReadWrite));
+                        model.insert(start, Mapping::Page(Prot::ReadWrite, Access::Supervisor));
                     }
                     Touch::NotDemandZero => assert_ne!(was, Some(Mapping::DemandZero)),
                     Touch::OutOfFrames => assert_eq!(was, Some(Mapping::DemandZero)),

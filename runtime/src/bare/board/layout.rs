@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! 0x0000_0000_0010_0000  the image and the frame bits, mapped as they lie; nothing at all below
+//! 0x0000_0000_0fff_f000  the entry page, where loaded code finds what it may call; from here on ring 3 has access
 //! 0x0000_0000_1000_0000  loaded code, up to 2 GiB: code that is not position independent links here
 //! 0x0000_0001_0000_0000  loaded code, up to 1 TiB
+//! 0x0000_7f00_0000_0000  one slot per nested call: guard, stack, guard, arguments; here ring 3's access ends
 //! 0xffff_8000_0000_0000  physical memory, as far as it is ours: read-write
 //! 0xffff_c000_0000_0000  the executor's heap: small blocks, then large ones
-//! 0xffff_e000_0000_0000  one slot per nested call: guard, stack, guard, arguments
 //! 0xffff_e800_0000_0000  device registers
 //! 0xffff_f000_0000_0000  never mapped: tokens of wrapper functions
 //! ```
@@ -19,21 +20,30 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// The end of what is mapped as it lies: loaded code starts here.
-pub(super) const IDENTITY_END: u64 = 256 * MIB;
+/// Where loaded code starts.
+const LOADED_CODE: u64 = 256 * MIB;
+/// The end of what is mapped as it lies.
+pub(super) const IDENTITY_END: u64 = LOADED_CODE - 4096;
+
+/// The one page that loaded code and the runtime share.
+pub(super) const ENTRY_PAGE: ExecRange = range(IDENTITY_END, 4096);
+
+/// What loaded code in ring 3 has access to, where something is mapped. No page of the runtime borders on it.
+pub(super) const LOADED: ExecRange = range(IDENTITY_END, (1 << 47) - IDENTITY_END);
 
 /// Where reservations may be, the first choice first.
 pub(super) const RESERVABLE: [ExecRange; 2] =
-    [range(IDENTITY_END, 2 * GIB - IDENTITY_END), range(4 * GIB, TIB - 4 * GIB)];
+    [range(LOADED_CODE, 2 * GIB - LOADED_CODE), range(4 * GIB, TIB - 4 * GIB)];
 
 /// What the addresses at `at` are for; `None` where reservations may be.
 pub(super) const fn purpose(at: ExecAddr) -> Option<&'static str> {
     let purpose = match at.0 {
         ..IDENTITY_END => "the executor's image and its frame bits",
-        IDENTITY_END..PHYSICAL_WINDOW => return None,
+        IDENTITY_END..LOADED_CODE => "the executor's functions for loaded code",
+        LOADED_CODE..CALLS => return None,
+        CALLS..PHYSICAL_WINDOW => "stacks and arguments of calls",
         PHYSICAL_WINDOW..HEAP => "physical memory",
-        HEAP..CALLS => "the executor's heap",
-        CALLS..DEVICES => "stacks and arguments of calls",
+        HEAP..DEVICES => "the executor's heap",
         DEVICES.. => "device registers",
     };
     Some(purpose)
@@ -55,12 +65,12 @@ pub(super) const IO_APIC: ExecRange = range(DEVICES + 4096, 4096);
 
 // Tokens are told from addresses by being above all of them.
 const _: () = assert!(IO_APIC.end().0 <= token::BASE);
-const _: () = assert!(RESERVABLE[1].end().0 <= PHYSICAL_WINDOW);
+const _: () = assert!(RESERVABLE[1].end().0 <= CALLS);
 
 /// How many calls into loaded code may be on the stack at once.
 pub(super) const MOST_CALLS: usize = 16;
 
-const CALLS: u64 = 0xffff_e000_0000_0000;
+const CALLS: u64 = 0x7f00_0000_0000;
 const CALL_BYTES: u64 = 128 * MIB;
 /// A whole entry of a page directory, so that a stack nobody uses costs one mark.
 const STACK_BYTES: u64 = 2 * MIB;

@@ -95,6 +95,13 @@ impl Store {
         count
     }
 
+    /// The content of `frame`, which was taken and holds no table.
+    pub(super) fn page_mut(&mut self, frame: Frame) -> &mut [u8; Frame::BYTES as usize] {
+        let start = (self.offset + frame.address()) as *mut [u8; Frame::BYTES as usize];
+        // SAFETY: mapped there by the promise of `new`; nobody else has a reference while this one borrows all frames.
+        unsafe { &mut *start }
+    }
+
     fn fill(&mut self, frame: Frame, byte: u8) {
         let start = (self.offset + frame.address()) as *mut u8;
         // SAFETY: a frame of ours, mapped there by the promise of `new`, and free or just taken: nobody looks at it.

@@ -9,14 +9,14 @@ use graft_arch::machine::bare::clock::Clock;
 use graft_arch::machine::bare::cpu::{self, Features};
 use graft_arch::machine::bare::{deadline, debug, uart};
 use graft_arch::machine::boot_info::BootInfo;
-use graft_arch::machine::checkpoint;
+use graft_arch::machine::checkpoint::{self, Ring, user};
 use graft_arch::machine::paging::{Frame, Mapping, NoFrames};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 
 use super::exit::CONSOLE_EXISTS;
 use super::layout::{self, CallSlot, MOST_CALLS};
 use super::memory::{self, MEMORY};
-use crate::exports;
+use super::ring;
 use crate::platform::{Entry, FrameCount, OutOfFrames, Platform, ReturnPair};
 
 /// More than there are: the image has three parts and a few guards, and each range of memory is one.
@@ -49,11 +49,7 @@ impl BarePlatform {
         let room = slot.arguments();
         let pointer_bytes = (args.len() as u64 + 1) * 8;
         let string_bytes: u64 = args.iter().map(|arg| arg.len() as u64 + 1).sum();
-        let needed = ExecRange::from_len(room.start(), pointer_bytes + string_bytes);
-        let needed = needed.and_then(|range| range.to_pages(Frame::BYTES)).filter(|range| room.encloses(*range));
-        let no_memory = Fault { kind: FaultKind::OUT_OF_MEMORY, ..checkpoint::aborted(0, 0) };
-        let needed = needed.ok_or(no_memory)?;
-        self.commit(needed).map_err(|_| no_memory)?;
+        self.take_room(room, pointer_bytes + string_bytes)?;
         let mut string = room.start().0 + pointer_bytes;
         for (slot, arg) in (room.start().0..).step_by(8).zip(args) {
             self.store(ExecAddr(slot), &string.to_le_bytes());
@@ -62,6 +58,21 @@ impl BarePlatform {
             string += arg.len() as u64 + 1;
         }
         Ok(room.start().0)
+    }
+
+    /// Puts the argument blob of a wrapper function at the start of the slot's room for arguments.
+    fn place_blob(&self, slot: CallSlot, blob: &[u8]) -> Result<u64, Fault> {
+        let room = slot.arguments();
+        self.take_room(room, blob.len() as u64)?;
+        self.store(room.start(), blob);
+        Ok(room.start().0)
+    }
+
+    fn take_room(&self, room: ExecRange, len: u64) -> Result<(), Fault> {
+        let needed = ExecRange::from_len(room.start(), len);
+        let needed = needed.and_then(|range| range.to_pages(Frame::BYTES)).filter(|range| room.encloses(*range));
+        let no_memory = Fault { kind: FaultKind::OUT_OF_MEMORY, ..checkpoint::aborted(0, 0) };
+        self.commit(needed.ok_or(no_memory)?).map_err(|_| no_memory)
     }
 }
 
@@ -117,17 +128,19 @@ impl Platform for BarePlatform {
 
     fn store(&self, at: ExecAddr, bytes: &[u8]) {
         // SAFETY: committed and writable, by the seam's contract; `bytes` is the executor's own memory, elsewhere.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at.0 as *mut u8, bytes.len()) };
+        let copy = || unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at.0 as *mut u8, bytes.len()) };
+        cpu::with_user_pages(copy);
     }
 
     fn store_zeroes(&self, at: ExecAddr, len: u64) {
         // SAFETY: committed and writable, by the seam's contract.
-        unsafe { ptr::write_bytes(at.0 as *mut u8, 0, len as usize) };
+        cpu::with_user_pages(|| unsafe { ptr::write_bytes(at.0 as *mut u8, 0, len as usize) });
     }
 
     fn load(&self, at: ExecAddr, out: &mut [u8]) {
         // SAFETY: committed, by the seam's contract; `out` is the executor's own memory, elsewhere.
-        unsafe { ptr::copy_nonoverlapping(at.0 as *const u8, out.as_mut_ptr(), out.len()) };
+        let copy = || unsafe { ptr::copy_nonoverlapping(at.0 as *const u8, out.as_mut_ptr(), out.len()) };
+        cpu::with_user_pages(copy);
     }
 
     fn call(&self, at: ExecAddr, entry: Entry<'_>) -> Result<ReturnPair, Fault> {
@@ -138,21 +151,25 @@ impl Platform for BarePlatform {
             Entry::Void => [0; 4],
             // The upper half of the register is not part of an `int` (psABI §3.2.3).
             Entry::Int(value) => [u64::from(value.cast_unsigned()), 0, 0, 0],
-            // Loaded code shares this address space, and the function promises to leave its arguments alone.
-            Entry::Wrapper { args } => [args.as_ptr().addr() as u64, args.len() as u64, 0, 0],
+            Entry::Wrapper { args } => [self.place_blob(slot, args)?, args.len() as u64, 0, 0],
         };
         let limit = LIMIT_NS.load(Ordering::Relaxed);
         let outer = deadline::begin((limit != 0).then_some(limit));
-        // SAFETY: the executor checked that `at` is initialized code; the slot's stack is demand-zero, above a guard, and
-        // used by no other call that is still there. One processor, one thread.
-        let outcome = unsafe { checkpoint::call(slot.stack().end().0, at.0, args) };
+        // The executor checked that `at` is initialized code; the slot's stack is demand-zero, above a guard, and used by no
+        // other call that is still there. One processor, one thread.
+        let outcome = match ring::current() {
+            // SAFETY: as above; what ring 3 has access to is mapped for it.
+            Ring::User => unsafe { user::call(slot.stack().end().0, at.0, args) },
+            // SAFETY: as above.
+            Ring::Kernel => unsafe { checkpoint::call(slot.stack().end().0, at.0, args) },
+        };
         deadline::end(outer);
         cpu::clear_breakpoints();
         if outcome.is_err() {
             // An overflow leaves it full.
             release_stack(slot);
         }
-        if matches!(entry, Entry::Main { .. }) {
+        if matches!(entry, Entry::Main { .. } | Entry::Wrapper { .. }) {
             self.unmap(slot.arguments());
         }
         outcome
@@ -166,6 +183,14 @@ impl Platform for BarePlatform {
         let limit = limit_ns.filter(|_| deadline::is_available());
         LIMIT_NS.store(limit.unwrap_or(0), Ordering::Relaxed);
         limit
+    }
+
+    fn use_ring(&self, ring: Option<Ring>) -> Ring {
+        if let (Some(ring), Some(memory)) = (ring, MEMORY.lock().as_mut()) {
+            ring::change(memory, ring);
+            cpu::set_thread_pointer(ExecAddr::NULL);
+        }
+        ring::current()
     }
 
     fn trim(&self) {
@@ -184,7 +209,7 @@ impl Platform for BarePlatform {
         let mut found: heapless::Vec<(ExecRange, Prot), MOST_MAPPINGS> = heapless::Vec::new();
         if let Some(memory) = MEMORY.lock().as_ref() {
             memory.tables.walk(&memory.store, |range, mapping| {
-                if let (Mapping::Page(prot), Some(_)) = (mapping, layout::purpose(range.start())) {
+                if let (Mapping::Page(prot, _), Some(_)) = (mapping, layout::purpose(range.start())) {
                     // The list is long enough for what `start` maps, and the heap is one or two ranges.
                     let _ = found.push((range, prot));
                 }
@@ -200,7 +225,7 @@ impl Platform for BarePlatform {
     }
 
     fn export(&self, name: &[u8]) -> Option<ExecAddr> {
-        exports::find(name)
+        ring::export(name)
     }
 
     fn console(&self, bytes: &[u8]) {

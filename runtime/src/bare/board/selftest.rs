@@ -10,7 +10,7 @@ use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
 
 use core::hint::black_box;
 
-use super::{BarePlatform, ExitCode, Machine, die};
+use super::{BarePlatform, ExitCode, Machine, die, ring};
 use crate::exports;
 use crate::line::{Line, Patience};
 use crate::platform::{Entry, Platform, ReturnPair};
@@ -109,7 +109,7 @@ fn recurse(depth: u64) -> u64 {
 fn calling(name: &str) -> Result<[u8; 20], Wrong> {
     // sub rsp, 8; mov edi, 16; movabs rax, name; call rax
     let mut code = [0x48, 0x83, 0xec, 8, 0xbf, 16, 0, 0, 0, 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff];
-    let at = exports::find(name.as_bytes()).ok_or(Wrong::Memory)?;
+    let at = ring::export(name.as_bytes()).ok_or(Wrong::Memory)?;
     if let Some(slot) = code.get_mut(11..19) {
         slot.copy_from_slice(&at.0.to_le_bytes());
     }
@@ -207,7 +207,7 @@ fn faults(platform: &BarePlatform) -> Result<(), Wrong> {
     expect_fault(run(&[0x31, 0xc9, 0xf7, 0xf1])?, FaultKind::DIVIDE_ERROR, 0)?;
     // int3; int 0x80; mov rax, [the first non-canonical address]
     expect_fault(run(&[0xcc])?, FaultKind::BREAKPOINT, 0)?;
-    expect_fault(run(&[0xcd, 0x80])?, FaultKind::UNUSED_VECTOR, 0)?;
+    expect_fault(run(&[0xcd, 0x80])?, FaultKind::GENERAL_PROTECTION, 0)?;
     let far = [0x48, 0xa1, 0, 0, 0, 0, 0, 0x80, 0, 0];
     expect_fault(run(&far)?, FaultKind::GENERAL_PROTECTION, 0)?;
     // mov rsp, rdi; push rax: the stack pointer itself is ruined.

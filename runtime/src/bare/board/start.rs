@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use super::exit::{CONSOLE_EXISTS, ExitCode, die};
 use super::layout::{self, CallSlot};
 use super::memory::{MEMORY, Memory, Store};
-use super::{BarePlatform, SerialLine};
+use super::{BarePlatform, SerialLine, ring};
 use crate::bare::frames::{Frames, words_needed};
 use crate::bare::memory_map::{self, PhysicalRange, PhysicalRanges};
 
@@ -90,7 +90,7 @@ unsafe fn try_start(boot: Result<BootInfo, BootInfoError>) -> Result<Machine, Mi
         return Err(Missing::Uart);
     }
     let apic = if features.has_apic() { interrupts::apic_registers() } else { None };
-    set_up_memory(&boot, features.largest_page, apic)?;
+    set_up_memory(&boot, &features, apic)?;
     interrupts::set_up_pics();
     if apic.is_some() {
         // SAFETY: `set_up_memory` mapped the registers there.
@@ -107,7 +107,7 @@ unsafe fn try_start(boot: Result<BootInfo, BootInfoError>) -> Result<Machine, Mi
 }
 
 /// Finds the frames, builds the final page tables and switches to them.
-fn set_up_memory(boot: &BootInfo, largest: PageSize, apic: Option<u64>) -> Result<(), Missing> {
+fn set_up_memory(boot: &BootInfo, features: &Features, apic: Option<u64>) -> Result<(), Missing> {
     let image = image();
     let mut ranges = memory_map::usable(boot.regions(), image.whole);
     let usable_bytes = ranges.iter().map(|range| range.len()).sum();
@@ -118,17 +118,17 @@ fn set_up_memory(boot: &BootInfo, largest: PageSize, apic: Option<u64>) -> Resul
     let Some((bits, frames)) = set_up_frames(&mut ranges) else { return Err(too_little) };
     // SAFETY: the boot page tables map the first 4 GiB as they lie, and frames are taken from the lowest address on.
     let mut store = unsafe { Store::new(frames, 0) };
-    let built = build_tables(&mut store, &image, bits, &ranges, largest, apic);
-    let mut tables = built.map_err(Missing::Tables)?;
+    let built = build_tables(&mut store, &image, bits, &ranges, features.largest_page, apic);
+    let tables = built.map_err(Missing::Tables)?;
     // SAFETY: they map the image with the stack in use, the frame bits, and all frames at the window.
     unsafe { cpu::use_tables(&tables) };
     // SAFETY: mapped there by the tables now in use.
     unsafe { store.move_to(layout::PHYSICAL_WINDOW) };
-    for slot in (0..layout::MOST_CALLS).filter_map(CallSlot::at) {
-        let reserved = tables.demand_zero(&mut store, slot.stack());
-        cpu::flush(reserved.map_err(|short| Missing::Tables(short.into()))?);
-    }
     let mut memory = Memory { store, tables };
+    for slot in (0..layout::MOST_CALLS).filter_map(CallSlot::at) {
+        memory.demand_zero(slot.stack()).map_err(|short| Missing::Tables(short.into()))?;
+    }
+    ring::set_up(&mut memory, features).map_err(Missing::Tables)?;
     if boot.has_word("poison") {
         memory.store.poison();
     }
