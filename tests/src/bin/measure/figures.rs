@@ -39,10 +39,13 @@ impl fmt::Display for Figure {
         let (Some(least), Some(most)) = (values.first(), values.last()) else {
             return f.write_str("not measured");
         };
-        if least == most {
+        let (middle, runs) = (self.median(), values.len());
+        if runs == 1 {
             return write!(f, "{:>9} {unit}", round(*least));
         }
-        let (middle, runs) = (self.median(), values.len());
+        if least == most {
+            return write!(f, "{:>9} {unit}  (in each of {runs} runs)", round(*least));
+        }
         write!(f, "{:>9} {unit}  ({} to {} in {runs} runs)", round(middle), round(*least), round(*most))
     }
 }
@@ -70,4 +73,19 @@ pub(crate) fn line(name: &str, figure: &Figure, aim: Option<Aim>) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aim {
     pub(crate) at_most: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_shows_its_range() {
+        let shown = |values: &[f64]| Figure::new(values.iter().copied(), "x").to_string().trim_start().to_owned();
+        assert_eq!(shown(&[]), "not measured");
+        assert_eq!(shown(&[4.0]), "4 x");
+        assert_eq!(shown(&[4.0, 4.0, 4.0]), "4 x  (in each of 3 runs)");
+        assert_eq!(shown(&[7.0, 4.0, 5.0]), "5 x  (4 to 7 in 3 runs)");
+        assert_eq!(shown(&[1.0, 2.0]), "1.50 x  (1 to 2 in 2 runs)");
+    }
 }

@@ -20,17 +20,50 @@ use crate::figures::{Aim, Figure, line};
 /// The object: a `main` that prints four lines.
 const PROGRAM: &str = "data/gcc-default";
 
+const RUNS: usize = 10;
+
+/// What one run cost.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    turns: usize,
+    to_executor: usize,
+    from_executor: usize,
+    messages: usize,
+}
+
 pub(crate) fn report() -> Result<(), String> {
     println!("the wire, for one small object that prints four lines (counted by a relay, hosted executor)");
     let found = |tool: Result<PathBuf, tools::Missing>| tool.map_err(|missing| missing.to_string());
     let graft = place::graft()?.command.clone();
-    count("graft run", &graft, |relay| vec!["run".into(), "-t".into(), format!("tcp:{relay}")], true)?;
-    let connect = |relay: &str| vec![format!("-oop-executor-connect={relay}")];
-    count("llvm-jitlink 19", &found(tools::llvm19("llvm-jitlink"))?, connect, false)?;
-    count("llvm-jitlink 22", &found(tools::llvm22("llvm-jitlink"))?, connect, false)
+    let (jitlink19, jitlink22) = (found(tools::llvm19("llvm-jitlink"))?, found(tools::llvm22("llvm-jitlink"))?);
+    let ours = |relay: &str| vec!["run".into(), "-t".into(), format!("tcp:{relay}")];
+    let stock = |relay: &str| vec![format!("-oop-executor-connect={relay}")];
+    // Taken in turns, so that whatever else the host does falls on all of them.
+    let mut costs: [Vec<Cost>; 3] = Default::default();
+    for _ in 0..RUNS {
+        costs[0].push(cost("graft run", &graft, ours)?);
+        costs[1].push(cost("llvm-jitlink 19", &jitlink19, stock)?);
+        costs[2].push(cost("llvm-jitlink 22", &jitlink22, stock)?);
+    }
+    type Part = fn(&Cost) -> usize;
+    let table: [(&str, &'static str, Part); 4] = [
+        ("round trips", "", |cost| cost.turns),
+        ("to the executor", "bytes", |cost| cost.to_executor),
+        ("from the executor, with Setup", "bytes", |cost| cost.from_executor),
+        ("messages both ways", "", |cost| cost.messages),
+    ];
+    for (what, unit, of) in table {
+        for (name, costs) in ["graft run", "llvm-jitlink 19", "llvm-jitlink 22"].into_iter().zip(&costs) {
+            let aim = (what == "round trips" && name == "graft run").then_some(Aim { at_most: 4.0 });
+            let figure = Figure::new(costs.iter().map(|cost| of(cost) as f64), unit);
+            line(&format!("{what}: {name}"), &figure, aim);
+        }
+    }
+    Ok(())
 }
 
-fn count(name: &str, program: &PathBuf, words: impl Fn(&str) -> Vec<String>, ours: bool) -> Result<(), String> {
+/// Runs the object once through a relay of its own.
+fn cost(name: &str, program: &PathBuf, words: impl Fn(&str) -> Vec<String>) -> Result<Cost, String> {
     let small = programs::PROGRAMS.iter().find(|small| small.name == PROGRAM).ok_or("no such program")?;
     let built = objects::built(small)?;
     let running = child::spawn(Command::new(&place::graft()?.hosted).arg("listen=127.0.0.1:0"))?;
@@ -44,14 +77,12 @@ fn count(name: &str, program: &PathBuf, words: impl Fn(&str) -> Vec<String>, our
         return Err(format!("{name}: {}: {}", outcome.end, outcome.stderr));
     }
     let traffic = relay.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-    let whole = |value: usize, unit| Figure::new([value as f64], unit);
-    let aim = ours.then_some(Aim { at_most: 4.0 });
-    line(&format!("{name}: round trips"), &whole(traffic.turns, ""), aim);
-    line(&format!("{name}: to the executor"), &whole(traffic.to_executor.bytes, "bytes"), None);
-    line(&format!("{name}: from the executor, with Setup"), &whole(traffic.from_executor.bytes, "bytes"), None);
-    let messages = traffic.to_executor.messages + traffic.from_executor.messages;
-    line(&format!("{name}: messages both ways"), &whole(messages, ""), None);
-    Ok(())
+    Ok(Cost {
+        turns: traffic.turns,
+        to_executor: traffic.to_executor.bytes,
+        from_executor: traffic.from_executor.bytes,
+        messages: traffic.to_executor.messages + traffic.from_executor.messages,
+    })
 }
 
 #[derive(Debug, Default)]
