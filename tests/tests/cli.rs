@@ -303,14 +303,3 @@ fn link_only_ships_nothing_and_reports_are_json() {
         assert!(events.iter().any(|line| line.starts_with(wanted)), "no {wanted} in {events:?}");
     }
 }
-
-#[test]
-fn info_describes_the_executor() {
-    let (_machine, name) = booted();
-    let outcome = child::run(&mut graft(&["info", "-t", &name]), LIMIT).unwrap();
-    assert!(outcome.success(), "{}", outcome.stderr);
-    let text = String::from_utf8_lossy(&outcome.stdout).into_owned() + &outcome.stderr;
-    for word in ["x86_64-unknown-none-elf", "NX"] {
-        assert!(text.contains(word), "{text:?} says nothing of {word}");
-    }
-}
