@@ -321,3 +321,40 @@ fn compact_relocations_give_the_same_image() {
         assert_eq!(linked[0], linked[1], "{flags:?}");
     }
 }
+
+#[test]
+fn an_unwinder_finds_every_function_in_a_sorted_index_and_nobody_else_pays() {
+    let dir = Dir::new("unwind-index");
+    let functions = "int a(int n) { return n; } int b(int n) { return a(n) + 1; } int c(int n) { return b(n); }
+        int unused(int n) { return n; }";
+    let index = "extern const char __GNU_EH_FRAME_HDR[]; const char *table = __GNU_EH_FRAME_HDR;
+        int main(int n) { return c(n) + *table; }";
+    let flags = ["-O0", "-ffunction-sections", "-fPIC", "-fasynchronous-unwind-tables"];
+    for tool in ["gcc", "clang-19"] {
+        let object = dir.compile(tool, &flags, &format!("{functions}{index}"));
+        let options = Options { unwind: Unwind::IfUsed, ..options() };
+        link(&[Input::new("x.o", &object)], &options, (BASE, BASE), |image, _| {
+            let start = word(image, image.address_of("table").unwrap().0);
+            let half = |addr: u64| i32::from_le_bytes(image.bytes_at(ExecAddr(addr), 4).try_into().unwrap());
+            let at = |from: u64, field: u64| from.wrapping_add_signed(half(field).into());
+            assert_eq!(image.bytes_at(ExecAddr(start), 4), [1, 0x1b, 0x03, 0x3b], "{tool}");
+            assert_eq!(half(start + 8), 4, "{tool}: one record for each function that is there");
+            let entries: Vec<(u64, u64)> =
+                (0..4).map(|n| start + 12 + 8 * n).map(|entry| (at(start, entry), at(start, entry + 4))).collect();
+            let mut expected = ["a", "b", "c", "main"].map(|name| image.address_of(name).unwrap().0);
+            expected.sort_unstable();
+            assert_eq!(entries.iter().map(|(function, _)| *function).collect::<Vec<_>>(), expected, "{tool}");
+            for (function, record) in entries {
+                assert_eq!(at(record + 8, record + 8), function, "{tool}: the record is that of the function");
+            }
+            assert_eq!(half(at(start + 4, start + 4) + 4), 0, "{tool}: the first record is a shared one");
+        })
+        .unwrap();
+        let plain = dir.compile(tool, &flags, &format!("{functions} int main(int n) {{ return c(n); }}"));
+        let sizes = [Unwind::IfUsed, Unwind::Drop].map(|unwind| {
+            let size = |image: &Image<'_>, _| image.segments.iter().map(|part| part.content.len()).sum::<usize>();
+            link(&[Input::new("x.o", &plain)], &Options { unwind, ..options.clone() }, (BASE, BASE), size).unwrap()
+        });
+        assert_eq!(sizes[0], sizes[1], "{tool}");
+    }
+}

@@ -1,5 +1,6 @@
 //! What languages ask of a linker and its target beyond calls and data, on a machine: thread-local storage, indirect
-//! functions, what runs before and after `main`.
+//! functions, what runs before and after `main`,
+//! exceptions.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -103,4 +104,35 @@ fn atexit_cxa_atexit_and_fini_array_run_once_in_reverse_also_after_exit() {
             ends(&run(target, &objects, &["name", "exit"]), 6, AT_EXIT);
         }
     }
+}
+
+/// The static archives that a compiler's packages ship, by name.
+fn archives(names: &[&str]) -> Vec<PathBuf> {
+    let find = |name: &&str| {
+        let output = Command::new("gcc").arg(format!("-print-file-name={name}")).output().unwrap();
+        let path = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+        assert!(path.is_absolute(), "no {name}: apt-get install g++");
+        path
+    };
+    names.iter().map(find).collect()
+}
+
+const CXX_RUNTIME: [&str; 3] = ["libsupc++.a", "libgcc_eh.a", "libgcc.a"];
+
+#[test]
+fn exceptions_of_cxx_are_thrown_and_caught_on_a_machine() {
+    let machine = Machine::start();
+    for (compiler, flags) in [
+        (Gxx, "-O1 -fexceptions -frtti"),
+        (Gxx, "-O0 -fexceptions -frtti -fno-pic -ffunction-sections"),
+        (ClangXx, "-O2 -fexceptions -frtti -fPIC"),
+    ] {
+        let mut inputs = compile(compiler, flags, &["throw_catch.cpp"]);
+        inputs.extend(archives(&CXX_RUNTIME));
+        let said = "unwound\nunwound\nunwound\ncaught base\nrethrow\ncaught int\ntext\n";
+        ends(&machine.run(&inputs), 42, said);
+    }
+    let mut inputs = compile(Gxx, "-O1 -fexceptions", &["uncaught.cpp"]);
+    inputs.extend(archives(&CXX_RUNTIME));
+    ends(&machine.run(&inputs), 134, "terminate called after throwing an instance of '3Odd'\n");
 }

@@ -50,7 +50,7 @@ impl LinkArgs {
         link::Options {
             entry: Some(self.entry.clone()),
             // No executor has an unwinder that would read them.
-            unwind: Unwind::Drop,
+            unwind: Unwind::IfUsed,
             page_size,
             absolute: self.abs.clone(),
             aliases: self.alias.clone(),

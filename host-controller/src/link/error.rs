@@ -276,10 +276,13 @@ fn advice(symbols: &[Undefined]) -> String {
     let begins = |with: &[&str]| symbols.iter().any(|symbol| with.iter().any(|with| symbol.name.starts_with(with)));
     let mut text = String::new();
     if begins(&UNWIND) {
-        text.push_str("\nnote: nothing unwinds stacks here: compile with -fno-exceptions, or Rust with -C panic=abort");
+        text.push_str("\nnote: nothing unwinds stacks here by itself: link libgcc_eh.a (and libgcc.a), or compile with -fno-exceptions, \
+             or Rust with -C panic=abort");
     }
     if begins(&CXX) {
-        text.push_str("\nnote: there is no C++ runtime here: link one, or compile with -fno-exceptions -fno-rtti");
+        text.push_str(
+            "\nnote: there is no C++ runtime here: link libsupc++.a, or compile with -fno-exceptions -fno-rtti",
+        );
     }
     if symbols.iter().any(|symbol| symbol.name == "graft_set_thread_pointer") {
         text.push_str("\nnote: this executor has no thread-local storage for loaded code: use a machine");

@@ -86,6 +86,8 @@ pub enum Unwind {
     /// The records of every kept function are part of the image.
     #[default]
     Keep,
+    /// The same, when something in the program looks for them: an unwinder.
+    IfUsed,
     /// They stay on the controller, as debug information does.
     Drop,
 }

@@ -193,6 +193,10 @@ impl Linker<'_> {
                 Ok(())
             }
             Piece::Unwind => self.append_unwind(content),
+            Piece::UnwindIndex => {
+                self.append_unwind_index(content);
+                Ok(())
+            }
         }
     }
 
@@ -322,6 +326,49 @@ impl Linker<'_> {
         }
         content.extend_from_slice(&[0; 4]);
         Ok(())
+    }
+
+    /// The records of functions by address (LSB Core §10.6.2), as unwinders search them.
+    fn append_unwind_index(&self, content: &mut Vec<u8>) {
+        let program = self.layout.program;
+        let start = self.at(self.layout.unwind_index);
+        let mut records = Vec::new();
+        for (table, offsets) in program.unwind.iter().zip(&self.layout.unwind.records) {
+            for (record, offset) in table.records.iter().zip(offsets) {
+                if !record.live || record.shared.is_none() {
+                    continue;
+                }
+                let own = record.bytes.start.wrapping_add(FUNCTION_OFFSET) as u64;
+                let relocations = table.relocations.get(record.relocations.clone()).unwrap_or(&[]);
+                let function = relocations.iter().find(|relocation| relocation.r_offset.get(LE) == own);
+                let target = function.and_then(|relocation| {
+                    Some((self.unwind_target(table.id, relocation, true)?, relocation.r_addend.get(LE)))
+                });
+                let function = target.map_or(0, |(target, addend)| self.address(target).wrapping_add_signed(addend));
+                records.push((function, self.at(self.layout.unwind.start.wrapping_add(*offset))));
+            }
+        }
+        records.sort_unstable();
+        let near = |address: u64, from: u64| i32::try_from(address.wrapping_sub(from).cast_signed()).ok();
+        let table: Option<Vec<(i32, i32)>> =
+            records.iter().map(|(function, record)| Some((near(*function, start)?, near(*record, start)?))).collect();
+        let first = near(self.at(self.layout.unwind.start), start.wrapping_add(4));
+        let end = content.len().saturating_add(8 * records.len() + 12);
+        if let (Some(table), Some(first), Ok(count)) = (table, first, u32::try_from(records.len())) {
+            // Version 1; a distance from the field, a number, distances from the index.
+            content.extend_from_slice(&[1, 0x1b, 0x03, 0x3b]);
+            content.extend_from_slice(&first.to_le_bytes());
+            content.extend_from_slice(&count.to_le_bytes());
+            for (function, record) in table {
+                content.extend_from_slice(&function.to_le_bytes());
+                content.extend_from_slice(&record.to_le_bytes());
+            }
+        } else {
+            // Too far for distances: an address, and no table.
+            content.extend_from_slice(&[1, 0x04, 0xff, 0xff]);
+            content.extend_from_slice(&self.at(self.layout.unwind.start).to_le_bytes());
+        }
+        content.resize(end, 0);
     }
 
     /// What a relocation of an unwind record refers to; that of the function is the object's own copy.

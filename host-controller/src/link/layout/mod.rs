@@ -43,11 +43,25 @@ pub struct Layout<'p> {
     /// The stubs of indirect functions, and the slots that these jump through.
     pub(crate) indirect: (u64, u64),
     pub(crate) unwind: UnwindPlan,
+    pub(crate) unwind_index: u64,
     /// From the base to the end of the last segment.
     size: u64,
     /// What the base must be a multiple of.
     align: u64,
 }
+
+/// How long the index of unwind records is: its header, and a pair of distances for each record of a function.
+pub(crate) fn unwind_index_size(program: &Program<'_>) -> u64 {
+    if !program.unwind_index {
+        return 0;
+    }
+    let records = program.unwind.iter().flat_map(|table| &table.records);
+    let functions = records.filter(|record| record.live && record.shared.is_some()).count();
+    u64::try_from(functions).unwrap_or(u64::MAX).saturating_mul(8).saturating_add(UNWIND_INDEX_HEADER)
+}
+
+/// Of the index of unwind records, in bytes: what forms it has, where the records are and how many.
+const UNWIND_INDEX_HEADER: u64 = 12;
 
 /// Where the records of unwind tables go.
 #[derive(Debug, Default)]
@@ -167,6 +181,10 @@ impl<'p> Layout<'p> {
                 Provided::Got | Provided::DsoHandle => self.got,
                 Provided::ThreadPointer => self.thread.1,
                 Provided::ThreadStart => self.thread.0,
+                Provided::UnwindIndex { end: false } => self.unwind_index,
+                Provided::UnwindIndex { end: true } => self.unwind_index.wrapping_add(unwind_index_size(self.program)),
+                Provided::Image { end: false } => 0,
+                Provided::Image { end: true } => self.size,
                 Provided::Indirect { end: false } => self.indirect.1,
                 Provided::Indirect { end: true } => self.indirect.1.wrapping_add(self.program.indirect_size(SLOT_SIZE)),
                 Provided::Named { index, end: false } => self.named[index].0,

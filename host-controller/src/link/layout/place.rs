@@ -10,7 +10,7 @@ use graft_protocol::Prot;
 use object::elf;
 
 use super::segment::{Fill, Filler, Full, Piece};
-use super::{INDIRECT_STUB_SIZE, Layout, NOWHERE, SLOT_SIZE, STUB_SIZE, UnwindPlan};
+use super::{INDIRECT_STUB_SIZE, Layout, NOWHERE, SLOT_SIZE, STUB_SIZE, UnwindPlan, unwind_index_size};
 use crate::link::LayoutError;
 use crate::link::name::printable;
 use crate::link::parse::{Array, Kind, Role, Section};
@@ -60,6 +60,7 @@ enum What {
     IndirectStubs,
     IndirectSlots,
     Unwind,
+    UnwindIndex,
     /// What lies at the thread pointer.
     ThreadControl,
 }
@@ -103,6 +104,7 @@ pub(super) fn place<'p>(program: &'p Program<'p>) -> Result<Layout<'p>, LayoutEr
         stubs: NOWHERE,
         indirect: (NOWHERE, NOWHERE),
         unwind: plan_unwind(program),
+        unwind_index: NOWHERE,
         size: 0,
         align: page_size,
     };
@@ -254,6 +256,7 @@ fn add_synthetic(layout: &mut Layout<'_>, pages: &mut [Pages; 6]) {
     }
     let stubs = STUB_SIZE.saturating_mul(u64::try_from(program.stubs.len()).unwrap_or(u64::MAX));
     pages[READ].content.push(Item { what: What::Unwind, size: layout.unwind.size, align: 8 });
+    pages[READ].content.push(Item { what: What::UnwindIndex, size: unwind_index_size(program), align: 4 });
     pages[READ].content.push(Item { what: What::Got, size, align: SLOT_SIZE });
     let indirect = program.indirect_size(INDIRECT_STUB_SIZE);
     let made = [
@@ -320,6 +323,7 @@ impl<'p> Placer<'p> {
                 What::IndirectStubs => Fill::Content(Piece::IndirectStubs),
                 What::IndirectSlots => Fill::Content(Piece::IndirectSlots),
                 What::Unwind => Fill::Content(Piece::Unwind),
+                What::UnwindIndex => Fill::Content(Piece::UnwindIndex),
                 What::Zero(_) | What::Common(_) | What::ThreadControl => Fill::Zero,
             };
             let put = self.filler.put(item.size, item.align, fill);
@@ -335,6 +339,7 @@ impl<'p> Placer<'p> {
                 What::IndirectStubs => self.layout.indirect.0 = offset,
                 What::IndirectSlots => self.layout.indirect.1 = offset,
                 What::Unwind => self.layout.unwind.start = offset,
+                What::UnwindIndex => self.layout.unwind_index = offset,
             }
             // `put` succeeded: the end exists.
             let end = offset.saturating_add(item.size);

@@ -32,6 +32,7 @@ pub(crate) enum Piece {
     IndirectStubs,
     IndirectSlots,
     Unwind,
+    UnwindIndex,
 }
 
 /// Whether bytes come with a piece.

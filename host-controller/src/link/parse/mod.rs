@@ -12,13 +12,16 @@ use super::name::printable;
 use super::{Input, Members, ParseError};
 
 pub use archive::{ArchiveFault, thin_members};
-pub(crate) use object::Object;
 pub use object::ObjectFault;
+pub(crate) use object::{Object, Support};
 pub(crate) use section::{Array, Kind, Rela, Relocations, Role, Section};
 pub(crate) use symbol::{Binding, Position, Symbol, SymbolKind, Visibility};
 
 /// What programs may need of the linker itself, assembled from the sources beside it.
 const SUPPORT: &[u8] = include_bytes!("../support/support.a");
+
+/// Those of its members that go before the inputs' archives: a C library's ask the kernel, or stand on all of it.
+const FIRST: [&str; 2] = ["(terminate.o)", "(unwind.o)"];
 
 /// Every input, checked and taken apart.
 #[derive(Debug)]
@@ -46,6 +49,9 @@ pub fn parse<'a>(inputs: &[Input<'a>]) -> Result<Objects<'a>, ParseError> {
     // Last: what an input defines goes first.
     let first = objects.all.len();
     archive::parse(&Input::new("graft", SUPPORT), &mut objects)?;
-    objects.all.iter_mut().skip(first).for_each(|object| object.support = true);
+    for object in objects.all.iter_mut().skip(first) {
+        object.support =
+            if FIRST.iter().any(|name| object.name.ends_with(name)) { Support::First } else { Support::Last };
+    }
     Ok(objects)
 }

@@ -22,8 +22,7 @@ pub(crate) struct Object<'a> {
     pub name: String,
     /// `ByNeed`: linked only when something needs it.
     pub members: Members,
-    /// Whether it is of the linker's own archive, whose arrays of functions are not linked for their own sake.
-    pub support: bool,
+    pub support: Support,
     pub sections: Vec<Section<'a>>,
     pub symbols: Vec<Symbol<'a>>,
     /// Index of the first symbol that other objects see.
@@ -35,6 +34,16 @@ pub(crate) struct Object<'a> {
     pub dependents: Vec<(usize, usize)>,
     /// The relocations of debug sections, unread.
     debug_tables: Vec<DebugTable>,
+}
+
+/// Whether an object is of the linker's own archive, whose arrays of functions are not linked for their own sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Support {
+    No,
+    /// What the inputs define goes first.
+    Last,
+    /// It goes before the inputs' archives.
+    First,
 }
 
 /// A table of relocations of a debug section.
@@ -128,7 +137,7 @@ impl<'a> Object<'a> {
             Ok(parts) => Ok(Self {
                 name,
                 members,
-                support: false,
+                support: Support::No,
                 sections: parts.sections,
                 symbols: parts.symbols,
                 first_global: parts.first_global,

@@ -6,7 +6,7 @@ use super::global::{Conflict, Offer};
 use super::{Definition, Global, GlobalId, Loaded, Named, Program, Provided, SectionId, State};
 use crate::link::error::Duplicate;
 use crate::link::name::printable;
-use crate::link::parse::{Binding, Kind, Object, Position, Symbol, SymbolKind};
+use crate::link::parse::{Binding, Kind, Object, Position, Support, Symbol, SymbolKind};
 use crate::link::{Members, ResolveError};
 
 /// What sets the thread pointer, where there is thread-local storage.
@@ -37,6 +37,11 @@ pub(super) fn bind<'o>(program: &mut Program<'o>, objects: &'o [Object<'o>]) -> 
     for (index, object) in objects.iter().enumerate() {
         if object.members == Members::All {
             binder.load(index);
+        }
+    }
+    for (index, object) in objects.iter().enumerate() {
+        if object.support == Support::First {
+            binder.index(index);
         }
     }
     for (index, object) in objects.iter().enumerate() {

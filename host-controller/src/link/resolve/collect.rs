@@ -11,7 +11,7 @@ use super::{
 use super::{MAX_ALIGN, bind, unwind};
 use crate::link::error::Place;
 use crate::link::name::printable;
-use crate::link::parse::{Binding, Kind, Object, Position, Rela, Relocations, Section, SymbolKind};
+use crate::link::parse::{Binding, Kind, Object, Position, Rela, Relocations, Section, Support, SymbolKind};
 use crate::link::reloc::thread::is_relaxed;
 use crate::link::reloc::x86_64::{howto, relaxes_when_near, unsupported_name};
 use crate::link::reloc::{Expr, Howto, Relax, WithCall, may_use_stub};
@@ -25,6 +25,7 @@ pub(super) fn collect(program: &mut Program<'_>) -> Result<(), ResolveError> {
     let mut collector = Collector { program, work: Vec::new() };
     collector.mark_roots()?;
     collector.visit_all()?;
+    collector.add_unwind_tables()?;
     if collector.program.thread_local {
         collector.add_support(bind::START_THREAD)?;
     }
@@ -55,6 +56,23 @@ impl<'o> Collector<'_, 'o> {
         Ok(())
     }
 
+    /// Makes the unwind records of all functions so far part of the program, when there is an unwinder for them.
+    fn add_unwind_tables(&mut self) -> Result<(), ResolveError> {
+        if self.program.options.unwind != Unwind::IfUsed || !self.program.unwind_referenced {
+            return Ok(());
+        }
+        unwind::parse(self.program)?;
+        for object in 0..self.program.loaded.len() {
+            for section in 0..self.program.loaded[object].object.sections.len() {
+                let id = SectionId { object, section };
+                if self.program.state(id) == State::Live {
+                    self.keep_unwind_records(id)?;
+                }
+            }
+        }
+        self.visit_all()
+    }
+
     /// Makes what the linker itself needs part of the program.
     fn add_support(&mut self, name: &[u8]) -> Result<(), ResolveError> {
         if let Some(id) = self.program.names.get(name).copied() {
@@ -66,7 +84,7 @@ impl<'o> Collector<'_, 'o> {
     fn mark_roots(&mut self) -> Result<(), ResolveError> {
         let all = self.program.options.collect == Collect::All;
         for object in 0..self.program.loaded.len() {
-            let Object { sections, support: false, .. } = self.program.loaded[object].object else { continue };
+            let Object { sections, support: Support::No, .. } = self.program.loaded[object].object else { continue };
             for (section, content) in sections.iter().enumerate() {
                 let id = SectionId { object, section };
                 if self.program.state(id) == State::Waiting && is_root(content, all) {
@@ -267,6 +285,11 @@ impl<'o> Collector<'_, 'o> {
                 }
                 global.definition = Definition::Common { align: align.max(1), index: Some(self.program.commons.len()) };
                 self.program.commons.push(id);
+                Ok(())
+            }
+            Definition::Provided(Provided::UnwindIndex { .. }) => {
+                self.program.unwind_index = true;
+                self.program.unwind_referenced = true;
                 Ok(())
             }
             Definition::Provided(Provided::Named { index, .. }) => {

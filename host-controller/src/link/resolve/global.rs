@@ -61,6 +61,10 @@ pub(crate) enum Provided {
     ThreadStart,
     /// Start or end of the slots of indirect functions.
     Indirect { end: bool },
+    /// Start or end of the index of unwind records.
+    UnwindIndex { end: bool },
+    /// Start or end of the image.
+    Image { end: bool },
     /// An address that identifies the program.
     DsoHandle,
     /// Start or end of the sections of one name.
@@ -157,6 +161,10 @@ impl Provided {
             b"_GLOBAL_OFFSET_TABLE_" => Self::Got,
             b"__graft_thread_pointer" | b"_TLS_MODULE_BASE_" => Self::ThreadPointer,
             b"__graft_thread_start" => Self::ThreadStart,
+            b"__GNU_EH_FRAME_HDR" => Self::UnwindIndex { end: false },
+            b"__graft_unwind_index_end" => Self::UnwindIndex { end: true },
+            b"__executable_start" => Self::Image { end: false },
+            b"_end" => Self::Image { end: true },
             b"__graft_indirect_start" => Self::Indirect { end: false },
             b"__graft_indirect_end" => Self::Indirect { end: true },
             b"__dso_handle" => Self::DsoHandle,

@@ -56,6 +56,8 @@ pub struct Program<'o> {
     pub(crate) unwind: Vec<Table<'o>>,
     /// Whether something refers to the unwind tables, so that they exist even when empty.
     pub(crate) unwind_referenced: bool,
+    /// Whether something refers to the index of unwind records.
+    pub(crate) unwind_index: bool,
     pub(crate) externals: Vec<External<'o>>,
     pub(crate) skipped: &'o [String],
 }
@@ -177,6 +179,7 @@ pub fn resolve<'o>(objects: &'o Objects<'_>, options: &'o Options) -> Result<Pro
         named: Vec::new(),
         unwind: Vec::new(),
         unwind_referenced: false,
+        unwind_index: false,
         externals: Vec::new(),
         skipped: &objects.skipped,
     };

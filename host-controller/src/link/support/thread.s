@@ -14,9 +14,8 @@ start_thread:
 	jmp *graft_set_thread_pointer@GOTPCREL(%rip)
 
 	.section .text.__tls_get_addr, "ax"
-	.globl __tls_get_addr
+	.weak __tls_get_addr
 	.type __tls_get_addr, @function
-	.hidden __tls_get_addr
 __tls_get_addr:
 	lea __graft_thread_start(%rip), %rax
 	add 8(%rdi), %rax
