@@ -20,6 +20,7 @@
 //!
 //! Where there is nothing else (`target_os = "none"`):
 //!
+//! - `checkpoint::user`: the same in ring 3, and the page through which code there calls the runtime;
 //! - `bare`: entry, traps, interrupts, the clock, the serial ports and the debug devices. It calls two functions of whoever
 //!   links it, `graft_start` and `graft_trap`.
 #![no_std]

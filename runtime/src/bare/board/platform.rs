@@ -221,7 +221,10 @@ impl Platform for BarePlatform {
     }
 
     fn protections(&self, visit: &mut dyn FnMut(&str)) {
-        self.features.protections().chain(["write protection in ring 0", "W^X", "stack guards"]).for_each(visit);
+        self.features
+            .protections()
+            .chain(["write protection in ring 0", "ring 3", "W^X", "stack guards"])
+            .for_each(visit);
     }
 
     fn export(&self, name: &[u8]) -> Option<ExecAddr> {
