@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use graft_tests::child::{self, End, Outcome};
-use graft_tests::place;
+use graft_tests::{objects, place, tools};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -108,4 +108,46 @@ fn the_map_and_the_elf_file_agree_with_nm() {
     let unwritable = graft(&["--no-exec", "--emit-elf", "/nonexistent/x.elf"], &[&object]);
     assert_eq!(unwritable.end, End::Exit(125));
     assert!(unwritable.stderr.contains("cannot write `/nonexistent/x.elf`"), "{}", unwritable.stderr);
+}
+
+#[test]
+fn rules_hold_here_exactly_when_they_hold_in_llvm_jitlink() {
+    let folder = place::scratch("views").join("checks");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let (rules, object) = (objects::case("checks.s"), folder.join("checks.o"));
+    let mut gcc = Command::new("gcc");
+    assert!(child::run(gcc.arg("-c").arg(&rules).arg("-o").arg(&object), LIMIT).unwrap().success());
+    let text = fs::read_to_string(&rules).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    // As it is, and with each rule made wrong in turn.
+    let whole = |line: &&str| line.contains("jitlink-check:") && !line.ends_with('\\');
+    let wrong = (0..lines.len()).filter(|at| whole(&lines[*at])).map(|at| {
+        let mut lines: Vec<_> = lines.iter().map(|line| (*line).to_owned()).collect();
+        lines[at].push_str(" + 1");
+        lines.join("\n")
+    });
+    let mut versions = vec![text.clone()];
+    versions.extend(wrong);
+    assert_eq!(versions.len(), 15);
+    for (number, version) in versions.iter().enumerate() {
+        let file = folder.join("rules");
+        fs::write(&file, format!("{version}\n")).unwrap();
+        let holds = number == 0;
+        for jitlink in [tools::llvm19("llvm-jitlink").unwrap(), tools::llvm22("llvm-jitlink").unwrap()] {
+            let mut command = Command::new(jitlink);
+            command.args(["-noexec", "-abs", "outer=0x12345"]).arg(format!("-check={}", file.display())).arg(&object);
+            let outcome = child::run(&mut command, LIMIT).unwrap();
+            assert_eq!(outcome.success(), holds, "{number}: {}", outcome.stderr);
+        }
+        let check = file.to_str().unwrap();
+        let outcome = graft(&["--no-exec", "--abs", "outer=0x12345", "--check", check], &[&object]);
+        assert_eq!(outcome.success(), holds, "{number}: {}", outcome.stderr);
+        let words = if holds { "all 14 rules hold" } else { "1 of 14 rules do not hold" };
+        assert!(outcome.stderr.contains(words), "{number}: {}", outcome.stderr);
+    }
+    fs::write(folder.join("none"), "nothing to check\n").unwrap();
+    let outcome = graft(&["--no-exec", "--check", folder.join("none").to_str().unwrap()], &[&object]);
+    assert_eq!(outcome.end, End::Exit(125), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("no rules"), "{}", outcome.stderr);
 }

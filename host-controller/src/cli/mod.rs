@@ -16,6 +16,7 @@ mod link_args;
 mod map;
 mod own_folder;
 mod report;
+mod rules;
 mod run;
 mod serve;
 mod signals;
@@ -57,7 +58,7 @@ struct Common {
 enum Command {
     /// Link, ship, run `main` (or --entry); exit with its code
     #[command(after_help = help::RUN.as_str())]
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// Give an LLVM controller a target
     Serve(serve::Args),
     /// Boot the runtime in QEMU and keep it; print the TARGET to use

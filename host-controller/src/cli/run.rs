@@ -19,7 +19,7 @@ use super::console::Console;
 use super::json::Json;
 use super::link_args::{LinkArgs, address};
 use super::report::Report;
-use super::{exit, fault, link_args, map, signals};
+use super::{exit, fault, link_args, map, rules, signals};
 
 /// What `graft run` takes.
 #[derive(Debug, clap::Args)]
@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Show where every section, symbol, GOT slot and stub lies
     #[arg(long)]
     show_map: bool,
+    /// Hold what was linked against the rules in FILE, in the language of llvm-jitlink's -check
+    #[arg(long, value_name = "FILE")]
+    check: Vec<PathBuf>,
     /// Write what was linked, with its symbols, as an ELF file at its final addresses, for gdb and objdump
     #[arg(long, value_name = "FILE")]
     emit_elf: Option<PathBuf>,
@@ -91,7 +94,7 @@ impl Args {
         if let Some(path) = &self.emit_elf {
             link_args::write(path, &image.to_elf()?)?;
         }
-        Ok(())
+        self.check.iter().try_for_each(|path| rules::check(image, path, report))
     }
 
     /// The program's arguments.

@@ -154,6 +154,13 @@ impl<'l> Image<'l> {
         symbols
     }
 
+    /// The symbols that the executor was asked for, with the addresses it gave; null where a weak one has none.
+    pub fn external_symbols(&self) -> impl Iterator<Item = (&'l [u8], ExecAddr)> {
+        let globals = self.layout.program.globals.iter().zip(&self.externals);
+        let externals = globals.filter(|(global, _)| global.referenced && global.is_undefined());
+        externals.map(|(global, address)| (global.name, ExecAddr(*address)))
+    }
+
     /// The sections of the image, in link order; not those the linker makes, nor unwind tables, which it takes apart.
     pub fn sections(&self) -> impl Iterator<Item = PlacedSection<'l>> {
         let program = self.layout.program;
