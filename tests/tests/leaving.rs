@@ -4,11 +4,16 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use graft_protocol::{ExecAddr, Opcode, Prot, ReserveArgs, RunMainArgs, Seq, call};
+use graft_protocol::{
+    ExecAddr, LookupArgs, Opcode, OpenArgs, Prot, ReserveArgs, RunMainArgs, Seq, SymbolDef, SymbolQuery, Text, call,
+};
 use graft_tests::child::End;
 use graft_tests::place;
-use graft_tests::raw::{Client, Said, bytes_of};
+use graft_tests::raw::{Client, Said, bytes_of, expected};
 use graft_tests::rig::{Load, PAGE, Rig, on_each_executor, segment};
+
+/// The program that calls the controller again and again.
+const CALLS: &str = "calls the controller";
 
 /// `jmp $`.
 const FOR_EVER: &[u8] = &[0xeb, 0xfe];
@@ -26,20 +31,31 @@ fn calling(function: ExecAddr, first: ExecAddr) -> Vec<u8> {
     code
 }
 
+/// A function of the C library.
+fn library_function(rig: &mut Rig, name: &str) -> ExecAddr {
+    let open = OpenArgs { instance: rig.dylibs(), path: Text::new(""), mode: 0 };
+    let handle = expected(&rig.client.call::<call::Open>(&open)).unwrap();
+    let symbols = [SymbolQuery { name: Text::new(name), required: true }];
+    let request = LookupArgs { instance: rig.dylibs(), handle, symbols: Seq::new(&symbols) };
+    let answer = rig.client.call::<call::Lookup>(&request);
+    let found: Seq<'_, SymbolDef> = expected(&answer).unwrap();
+    found.iter().next().unwrap().addr
+}
+
 /// The programs that never end, by what they do.
 fn programs(rig: &mut Rig) -> Vec<(&'static str, Vec<u8>)> {
     let dispatch = rig.client.symbol("__llvm_orc_SimpleRemoteEPC_dispatch_fn");
     let context = rig.client.symbol("__llvm_orc_SimpleRemoteEPC_dispatch_ctx");
-    vec![("loops", FOR_EVER.to_vec()), ("calls the controller", calling(dispatch, context))]
+    vec![("loops", FOR_EVER.to_vec()), (CALLS, calling(dispatch, context))]
 }
 
-/// Starts `code`, and waits until it runs.
-fn start(rig: &mut Rig, code: &[u8]) {
+/// Starts the program `name`, and waits until it runs.
+fn start(rig: &mut Rig, name: &str, code: &[u8]) {
     let base = rig.reserve(PAGE).unwrap();
     assert_eq!(rig.initialize(&[segment(Prot::ReadExec, base, code)]), Ok(base));
     let main = rig.client.wrapper::<call::RunAsMain>();
     rig.client.send_call(main, &bytes_of(&RunMainArgs { entry: base, args: Seq::default() }));
-    if code != FOR_EVER {
+    if name == CALLS {
         assert!(matches!(rig.client.receive(), Said::Call { .. }));
     }
     thread::sleep(Duration::from_millis(20));
@@ -48,7 +64,7 @@ fn start(rig: &mut Rig, code: &[u8]) {
 /// Starts one of the programs, hangs up, and takes what comes before the next session.
 fn leave(rig: &mut Rig, number: usize) {
     let (name, code) = programs(rig).swap_remove(number);
-    start(rig, &code);
+    start(rig, name, &code);
     let before = Instant::now();
     rig.client.send(Opcode::HANGUP, 0, ExecAddr::NULL, &[0]);
     // Its call was over before the Hangup was taken. What the other came to is nobody's any more.
@@ -75,10 +91,22 @@ fn the_hosted_executor_ends_when_the_peer_of_its_socket_vanishes() {
     for number in 0..2 {
         let mut rig = Rig::hosted();
         let (name, code) = programs(&mut rig).swap_remove(number);
-        start(&mut rig, &code);
+        start(&mut rig, name, &code);
         let outcome = rig.client.vanish().unwrap();
         assert_eq!(outcome.end, End::Exit(0), "{name}: {}", outcome.stderr);
     }
+}
+
+#[test]
+fn the_hosted_executor_ends_though_its_program_waits_inside_the_c_library() {
+    let mut rig = Rig::hosted();
+    // Reserved memory is zeroed, as is a new lock. Whoever takes it twice waits for ever, whatever signals come.
+    let lock = library_function(&mut rig, "pthread_mutex_lock");
+    let code = calling(lock, rig.reserved);
+    start(&mut rig, "waits", &code);
+    let outcome = rig.client.vanish().unwrap();
+    assert_eq!(outcome.end, End::Exit(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("does not come back from the C library"), "{}", outcome.stderr);
 }
 
 #[test]
@@ -91,7 +119,7 @@ fn the_hosted_executor_ends_when_the_peer_of_its_pipes_vanishes() {
         let client = Client::on_pipes(executor.stdin.take().unwrap(), executor.stdout.take().unwrap());
         let mut rig = Rig::over(client);
         let (name, code) = programs(&mut rig).swap_remove(number);
-        start(&mut rig, &code);
+        start(&mut rig, name, &code);
         let _ = rig.client.vanish();
         let limit = Instant::now() + Duration::from_secs(20);
         while executor.try_wait().unwrap().is_none() {

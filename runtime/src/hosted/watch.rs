@@ -28,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(1);
 /// How long loaded code may go on after its session, to come to an end by itself.
 const AFTER_THE_END: Duration = Duration::from_millis(50);
+/// How long a call that nobody waits for may go on in spite of signals, inside the C library, before the process ends.
+const GIVE_UP: Duration = Duration::from_secs(2);
 
 static LINE: Mutex<Watched> = Mutex::new(Watched {
     input: -1,
@@ -37,6 +39,7 @@ static LINE: Mutex<Watched> = Mutex::new(Watched {
     ended: false,
     aside: VecDeque::new(),
     calls: 0,
+    begun: 0,
 });
 
 /// A call begins and there was none.
@@ -56,6 +59,8 @@ struct Watched {
     aside: VecDeque<u8>,
     /// Calls into loaded code on the stack.
     calls: usize,
+    /// How many of them ever began.
+    begun: usize,
 }
 
 fn line() -> MutexGuard<'static, Watched> {
@@ -81,13 +86,22 @@ fn watch(runner: libc::pid_t) {
     // SAFETY: a valid set; the old one is not asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, ptr::null_mut()) };
     let mut pause = LOOK_EVERY;
+    // The call last seen, and since when nobody waits for it.
+    let mut unwanted = (0, Instant::now());
     loop {
         let idle = BEGINS.wait_while(line(), |line| line.calls == 0);
         drop(idle.unwrap_or_else(PoisonError::into_inner));
         thread::sleep(pause);
         let mut line = line();
         let is_left = line.calls > 0 && line.is_left();
+        let is_last = line.calls > 0 && line.since.is_some();
+        if unwanted.0 != line.begun || !(is_left || is_last) {
+            unwanted = (line.begun, Instant::now());
+        }
         drop(line);
+        if unwanted.1.elapsed() >= GIVE_UP {
+            give_up();
+        }
         pause = if is_left { AGAIN } else { LOOK_EVERY };
         if is_left {
             let process = std::process::id();
@@ -95,6 +109,18 @@ fn watch(runner: libc::pid_t) {
             unsafe { libc::syscall(libc::SYS_tgkill, process, runner, SIGNAL) };
         }
     }
+}
+
+/// Ends the process: nothing else ends what waits inside the C library, and the session is over.
+fn give_up() -> ! {
+    const WORDS: &str = "graft-runtime: the session is over and its program does not come back from the C library: ending the process\n";
+    // Whoever runs loaded code may be the one that holds the standard error, waiting for a reader.
+    if poll(libc::STDERR_FILENO, libc::POLLOUT, Duration::ZERO).is_ok_and(|what| what & libc::POLLOUT != 0) {
+        // SAFETY: readable for exactly that many bytes.
+        unsafe { libc::write(libc::STDERR_FILENO, WORDS.as_ptr().cast(), WORDS.len()) };
+    }
+    // SAFETY: has no conditions.
+    unsafe { libc::_exit(1) }
 }
 
 impl Watched {
@@ -140,7 +166,7 @@ impl Watched {
 /// Watches a line whose ends are `input` and `output`.
 pub(super) fn begin_line(input: i32, output: i32) {
     let mut line = line();
-    (line.input, line.output) = (input, output);
+    (line.input, line.output, line.since) = (input, output, None);
 }
 
 /// The line is closed.
@@ -152,13 +178,16 @@ pub(super) fn end_line() {
 pub(super) fn enter(phase: Phase) {
     let mut line = line();
     line.phase = phase;
-    line.since = (phase == Phase::Over).then(Instant::now);
+    if phase == Phase::Over {
+        line.since = Some(Instant::now());
+    }
 }
 
 /// A call into loaded code begins.
 pub(super) fn begin_call() {
     let mut line = line();
     line.calls += 1;
+    line.begun = line.begun.wrapping_add(1);
     if line.calls == 1 {
         BEGINS.notify_one();
     }
