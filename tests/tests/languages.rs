@@ -13,6 +13,7 @@ use graft_tests::place;
 use graft_tests::programs::Compiler::{Clang, ClangXx, Gcc, Gxx};
 use graft_tests::programs::{Compiler, Unit};
 use graft_tests::target::Target;
+use graft_tests::tools;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -135,4 +136,18 @@ fn exceptions_of_cxx_are_thrown_and_caught_on_a_machine() {
     let mut inputs = compile(Gxx, "-O1 -fexceptions", &["uncaught.cpp"]);
     inputs.extend(archives(&CXX_RUNTIME));
     ends(&machine.run(&inputs), 134, "terminate called after throwing an instance of '3Odd'\n");
+}
+
+#[test]
+fn panics_of_rust_unwind_and_are_caught_on_a_machine() {
+    let mut inputs = compile(Gcc, "-O1 -w", &["rust_libc.c"]);
+    let library = inputs[0].with_file_name("libcatch_unwind.a");
+    let mut rustc = tools::rustc();
+    rustc.args(["--edition=2024", "--crate-type=staticlib", "-Cpanic=unwind", "-O"]);
+    rustc.arg(objects::case("catch_unwind.rs")).arg("-o").arg(&library);
+    let outcome = child::run(&mut rustc, LIMIT).unwrap();
+    assert!(outcome.success(), "{}", outcome.stderr);
+    inputs.push(library);
+    inputs.extend(archives(&["libgcc_eh.a", "libgcc.a"]));
+    ends(&Machine::start().run(&inputs), 42, "unwound\nunwound\nunwound\n");
 }
