@@ -33,9 +33,12 @@ pub const fn segment(prot: Prot, addr: ExecAddr, content: &[u8]) -> Segment<'_> 
     Segment { group: group(prot), addr, size: PAGE, content: Blob(content) }
 }
 
-/// Runs `test` against the hosted executor and against a machine of each kind.
+/// Runs `test` against the hosted executor and against a machine of each kind; on one of them loaded code runs in ring 3, on
+/// the other in ring 0.
 pub fn on_each_executor(test: impl Fn(&mut Rig)) {
-    on_executors(&[None, Some(MachineKind::Microvm), Some(MachineKind::Q35)], test);
+    on_executors(&[None, Some(MachineKind::Microvm)], &test);
+    eprintln!("on Q35, in ring 0");
+    test(&mut Rig::on_machine(MachineKind::Q35, Ring::Kernel));
 }
 
 /// Runs `test` against executors: machines, or the hosted executor where there is none.
@@ -43,7 +46,7 @@ pub fn on_executors(kinds: &[Option<MachineKind>], test: impl Fn(&mut Rig)) {
     for kind in kinds {
         // Which of them it was shows when it fails.
         eprintln!("on {}", kind.map_or("the hosted executor".to_owned(), |kind| format!("{kind:?}")));
-        let mut rig = kind.map_or_else(Rig::hosted, Rig::on_machine);
+        let mut rig = kind.map_or_else(Rig::hosted, |kind| Rig::on_machine(kind, Ring::User));
         test(&mut rig);
     }
 }
@@ -57,11 +60,19 @@ pub enum Load {
     Llvm22,
 }
 
+/// The ring that loaded code runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ring {
+    Kernel,
+    User,
+}
+
 /// An executor with a witness in it.
 pub struct Rig {
     /// The session with it.
     pub client: Client,
     machine: Option<(Arc<Gathered>, graft_qemu::Running)>,
+    ring: Ring,
     /// An initialized page, readable and writable.
     pub witness: ExecAddr,
     /// Four reserved pages that are not initialized.
@@ -86,26 +97,29 @@ impl Rig {
     /// An executor that was reached.
     #[must_use]
     pub fn over(client: Client) -> Self {
-        Self::on(client, None)
+        Self::on(client, None, Ring::User)
     }
 
-    fn on_machine(kind: MachineKind) -> Self {
+    fn on_machine(kind: MachineKind, ring: Ring) -> Self {
         let mut machine = Machine::new(place::image().unwrap_or_else(|error| panic!("{error}")));
         machine.kind = kind;
         machine.time_limit = Some(Duration::from_secs(300));
         let running = machine.spawn().unwrap_or_else(|error| panic!("{error}"));
         let log = Arc::new(Gathered::start(running.log.try_clone().unwrap()));
         let client = Client::on_line(running.line.try_clone().unwrap());
-        Self::on(client, Some((log, running)))
+        Self::on(client, Some((log, running)), ring)
     }
 
-    fn on(client: Client, machine: Option<(Arc<Gathered>, graft_qemu::Running)>) -> Self {
-        let mut rig = Self { client, machine, witness: ExecAddr::NULL, reserved: ExecAddr::NULL };
+    fn on(client: Client, machine: Option<(Arc<Gathered>, graft_qemu::Running)>, ring: Ring) -> Self {
+        let mut rig = Self { client, machine, ring, witness: ExecAddr::NULL, reserved: ExecAddr::NULL };
         rig.furnish();
         rig
     }
 
     fn furnish(&mut self) {
+        if self.ring == Ring::Kernel {
+            assert_eq!(self.client.call::<call::Ring>(&0), [0]);
+        }
         self.witness = self.reserve(PAGE).unwrap();
         let witness = segment(Prot::ReadWrite, self.witness, PATTERN);
         assert_eq!(self.initialize(&[witness]), Ok(self.witness));
