@@ -271,7 +271,9 @@ fn no_target_there() {
 #[test]
 fn somebody_there_who_is_no_executor() {
     let ret = compile("ret.c");
-    for (greeting, words) in [("HTTP/1.1 400 Bad Request\r\n\r\n", ""), ("", "")] {
+    let greetings =
+        [("HTTP/1.1 400 Bad Request\r\n\r\n", "this is text, not the protocol"), ("", "did not introduce itself")];
+    for (greeting, words) in greetings {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let other = thread::spawn(move || {

@@ -19,6 +19,9 @@ use graft_tests::{objects, place, tools};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// How soon a client that found out that it cannot link is let go.
+const LET_GO: Duration = Duration::from_secs(30);
+
 /// Graft could not do its job.
 const FAILED: End = End::Exit(125);
 
@@ -65,11 +68,11 @@ fn stock_controllers_come_and_go_on_a_served_machine() {
             assert_eq!(outcome.end, End::Exit(41), "{jitlink:?} {options:?}: {}", outcome.stderr);
         };
         works();
-        // One that fails to link. LLVM 22's then stays for a minute, until it is let go, which `relay` tests.
-        if options.is_empty() {
-            assert_eq!(stock(&[], &undefined).finish(LIMIT).end, End::Exit(1));
-            works();
-        }
+        // One that fails to link. LLVM 22's then waits, until it is let go.
+        let outcome = stock(&[], &undefined).finish(LIMIT);
+        assert_eq!(outcome.end, End::Exit(1), "{jitlink:?} {options:?}: {}", outcome.stderr);
+        assert!(outcome.took < LET_GO, "{jitlink:?} {options:?}: {:?}", outcome.took);
+        works();
         // One whose program faults, one that is killed while its program runs.
         assert_eq!(
             stock(&["-args", "undefined"], &misbehave).finish(LIMIT).end,

@@ -15,7 +15,7 @@ mod slab;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use graft_protocol::call::Reserve;
@@ -97,11 +97,16 @@ pub struct Memory {
     slabs: Option<Slabs>,
     /// Slabs that were asked for, in the order of asking.
     on_their_way: VecDeque<ComingSlab>,
+    /// Slabs that were refused while somebody waited for another.
+    refused: HashMap<u64, MemoryError>,
+    /// How many slabs were ever asked for.
+    slabs_asked: u64,
 }
 
 /// A slab that was asked for.
 #[derive(Debug)]
 struct ComingSlab {
+    number: u64,
     pending: Pending<Reserve>,
     size: u64,
     /// What of it nobody waits for yet.
@@ -133,6 +138,7 @@ enum ReservingState {
     /// Part of a slab that is on its way.
     InSlab {
         size: u64,
+        number: u64,
         duty: Duty,
     },
 }
@@ -214,7 +220,7 @@ impl Memory {
             Strategy::Slab { .. } if calls.form == Form::Whole => return Err(MemoryError::NoSlabs),
             Strategy::Slab { size } => Some(Slabs::new(page_size, size)),
         };
-        Ok(Self { calls, page_size, slabs, on_their_way: VecDeque::new() })
+        Ok(Self { calls, page_size, slabs, on_their_way: VecDeque::new(), refused: HashMap::new(), slabs_asked: 0 })
     }
 
     /// Asks for `size` bytes, without waiting.
@@ -232,11 +238,14 @@ impl Memory {
             return Ok(Reserving(ReservingState::Ready(self.room_at(range, Home::Slab))));
         }
         let part = slabs.rounded(size).ok_or(MemoryError::TooMuch(size))?;
-        match self.on_their_way.iter_mut().find(|coming| coming.left >= part) {
-            Some(coming) => coming.left -= part,
+        let number = match self.on_their_way.iter_mut().find(|coming| coming.left >= part) {
+            Some(coming) => {
+                coming.left -= part;
+                coming.number
+            }
             None => self.ask_for_slab(size)?,
-        }
-        Ok(Reserving(ReservingState::InSlab { size, duty: duty(&self.calls.caller) }))
+        };
+        Ok(Reserving(ReservingState::InSlab { size, number, duty: duty(&self.calls.caller) }))
     }
 
     /// Waits for the memory that was asked for.
@@ -250,37 +259,45 @@ impl Memory {
                 duty.discharge();
                 Ok(self.room_at(self.reserved(pending, size)?, Home::Reservation))
             }
-            ReservingState::InSlab { size, duty } => {
+            ReservingState::InSlab { size, number, duty } => {
                 duty.discharge();
-                self.room_in_slab(size)
+                self.room_in_slab(size, number)
             }
         }
     }
 
-    fn room_in_slab(&mut self, size: u64) -> Result<Room, MemoryError> {
+    /// A room of `size` bytes, which slab `number` was asked for.
+    fn room_in_slab(&mut self, size: u64, mut number: u64) -> Result<Room, MemoryError> {
         loop {
             if let Some(range) = self.slabs.as_mut().and_then(|slabs| slabs.take(size)) {
                 return Ok(self.room_at(range, Home::Slab));
             }
-            // None may be on its way any more: another's attempt failed, or somebody else was given the room.
-            if self.on_their_way.is_empty() {
-                self.ask_for_slab(size)?;
+            if let Some(error) = self.refused.remove(&number) {
+                return Err(error);
             }
-            if let Some(ComingSlab { pending, size, .. }) = self.on_their_way.pop_front() {
-                let range = self.reserved(pending, size)?;
-                self.slabs.iter_mut().for_each(|slabs| slabs.add(range));
+            // None may be on its way any more: somebody else was given the room, or was told of the refusal.
+            if self.on_their_way.is_empty() {
+                number = self.ask_for_slab(size)?;
+            }
+            if let Some(coming) = self.on_their_way.pop_front() {
+                match self.reserved(coming.pending, coming.size) {
+                    Ok(range) => self.slabs.iter_mut().for_each(|slabs| slabs.add(range)),
+                    Err(error) => drop(self.refused.insert(coming.number, error)),
+                }
             }
         }
     }
 
-    /// Asks for a slab of which `size` bytes are spoken for.
-    fn ask_for_slab(&mut self, size: u64) -> Result<(), MemoryError> {
-        let Some(slabs) = &self.slabs else { return Ok(()) };
+    /// Asks for a slab of which `size` bytes are spoken for; returns its number.
+    fn ask_for_slab(&mut self, size: u64) -> Result<u64, MemoryError> {
+        let Some(slabs) = &self.slabs else { return Err(MemoryError::NoSlabs) };
         let whole = slabs.fresh_size(size).map_err(MemoryError::TooMuch)?;
         let left = whole - slabs.rounded(size).unwrap_or(whole);
         let pending = self.calls.reserve(whole)?;
-        self.on_their_way.push_back(ComingSlab { pending, size: whole, left });
-        Ok(())
+        self.slabs_asked += 1;
+        let number = self.slabs_asked;
+        self.on_their_way.push_back(ComingSlab { number, pending, size: whole, left });
+        Ok(number)
     }
 
     /// Where the `size` bytes are that were asked for.

@@ -210,11 +210,25 @@ fn those_who_ask_at_the_same_time_share_a_slab() {
 
 #[test]
 fn a_slab_that_is_refused_fails_the_one_who_waits_for_it_and_no_other() {
+    for beside_first in [false, true] {
+        refused_beside(beside_first);
+    }
+}
+
+fn refused_beside(beside_first: bool) {
     let (session, executor) = start(V2, &["graft_call_main_wrapper"]);
     let mut memory = Memory::new(session.caller(), Strategy::Slab { size: 0x1000 }).unwrap();
     let (huge, beside) = (memory.reserve((1 << 30) + 1).unwrap(), memory.reserve(0x1000).unwrap());
-    assert!(memory.room(huge).unwrap_err().to_string().contains("no, thanks"));
-    let room = memory.room(beside).unwrap();
+    let refused =
+        |memory: &mut Memory, huge| assert!(memory.room(huge).unwrap_err().to_string().contains("no, thanks"));
+    let room = if beside_first {
+        let room = memory.room(beside).unwrap();
+        refused(&mut memory, huge);
+        room
+    } else {
+        refused(&mut memory, huge);
+        memory.room(beside).unwrap()
+    };
     let releasing = memory.abandon(room).unwrap();
     memory.released(releasing).unwrap();
     // And one that nobody waited for is given back, too.

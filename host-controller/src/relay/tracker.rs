@@ -19,6 +19,9 @@ const QUIET_EMPTY: Duration = Duration::from_millis(200);
 const QUIET_AFTER_MAIN: Duration = Duration::from_secs(5);
 /// Quiet this long after a call failed, with nothing in place: a client that gave up.
 const QUIET_FAILED: Duration = Duration::from_secs(10);
+/// Quiet this long after symbols were looked up, with nothing in place: a client that found out that it cannot link. Others
+/// are linking something huge.
+const QUIET_LOOKED_UP: Duration = Duration::from_secs(20);
 /// Quiet this long with nothing in place and nothing wrong: a client that failed before it asked for anything, or one that
 /// was forgotten. Others compile, or wait for their user's next line.
 const QUIET_THINKING: Duration = Duration::from_secs(60);
@@ -60,6 +63,7 @@ pub(super) struct Tracker {
     /// Keys of initialized regions.
     regions: BTreeSet<u64>,
     any_call: bool,
+    any_lookup: bool,
     any_reservation: bool,
     main_ended: bool,
     /// A call was refused.
@@ -135,6 +139,8 @@ impl Tracker {
             (QUIET_FAILED, "a call of it failed, and it is silent")
         } else if self.regions.is_empty() && wanted {
             (QUIET_WANTED, "it has nothing in place and is silent, and another client waits")
+        } else if self.regions.is_empty() && self.any_lookup {
+            (QUIET_LOOKED_UP, "it looked symbols up, has nothing in place and is silent")
         } else if self.regions.is_empty() {
             (QUIET_THINKING, "it has nothing in place and is silent")
         } else {
@@ -198,7 +204,10 @@ impl Tracker {
                 _ => self.any_failure = true,
             },
             // An Expected begins with whether there is a value.
-            Asked::Symbols => self.any_failure |= payload.first() != Some(&1),
+            Asked::Symbols => {
+                self.any_lookup = true;
+                self.any_failure |= payload.first() != Some(&1);
+            }
             // Also when a failure was reported: dealloc actions may fail, the memory goes in any case.
             Asked::Free { bases } => {
                 for base in bases {
@@ -206,7 +215,11 @@ impl Tracker {
                     self.regions.retain(|key| !(base..base.saturating_add(size)).contains(key));
                 }
             }
-            Asked::Deinitialize { keys } => self.regions.retain(|key| !keys.contains(key)),
+            // Who undoes what was never done has given up.
+            Asked::Deinitialize { keys } => {
+                self.any_failure |= !matches!(decode(payload), Ok(Outcome(Ok(()))));
+                self.regions.retain(|key| !keys.contains(key));
+            }
             // Executors answer with nothing to what they cannot decode or refuse, and to a program that ended badly.
             Asked::Main => match decode::<i64>(payload) {
                 Ok(_) => self.main_ended = true,
@@ -369,6 +382,14 @@ mod tests {
         failing.reserve(0x10000);
         failing.call("lookup", &0_u64, &Expected::<ExecAddr>(Err(Text::new("no such symbol"))));
         assert_eq!(failing.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_FAILED));
+        let mut looking = Talk::new();
+        looking.reserve(0x10000);
+        looking.call("lookup", &0_u64, &Expected(Ok(ExecAddr(7))));
+        assert_eq!(looking.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_LOOKED_UP));
+        let keys = [ExecAddr(0x10000)];
+        let undo = AddrsArgs { instance: ExecAddr(1), addrs: Seq::new(&keys) };
+        looking.call("deinitialize", &undo, &Outcome(Err(Text::new("not initialized"))));
+        assert_eq!(looking.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_FAILED));
         talk.free("release", &[0x10000]);
         assert_eq!(talk.tracker.verdict(ZERO, false), Verdict::CloseAfter(QUIET_EMPTY));
         assert!(matches!(talk.tracker.verdict(QUIET_EMPTY, false), Verdict::Close(_)));
