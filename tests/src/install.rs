@@ -57,6 +57,7 @@ pub const VERIFY: &[Need] = &[
     Need::Program { name: "clang-19", package: "clang-19" },
     Need::Program { name: "llvm-jitlink-19", package: "llvm-19" },
     Need::Program { name: "ld.lld-19", package: "lld-19" },
+    Need::Program { name: "musl-gcc", package: "musl-tools" },
     Need::Program { name: "grub-mkrescue", package: "grub-common" },
     Need::Program { name: "xorriso", package: "xorriso" },
     Need::Folder { path: tools::GRUB_MODULES, package: "grub-pc-bin" },
