@@ -190,22 +190,20 @@ impl<P: Platform, L: Line> Executor<P, L> {
                 Ok(())
             })?;
         }
-        // Many elements may lie on one page, which costs once.
-        let gaps = gaps.into_sorted_vec();
-        let (mut wanted_bytes, mut known) = (0_u64, ExecAddr::NULL);
-        for (start, end) in &gaps {
-            let new = ExecRange::new((*start).max(known), *end).unwrap_or_default();
-            wanted_bytes = wanted_bytes.saturating_add(self.platform.cost(new));
-            known = known.max(*end);
-        }
+        // Many elements may lie on one page, which costs once, and neighbours share their tables.
+        let mut gaps = gaps.into_sorted_vec();
+        gaps.dedup_by(|(start, end), (_, last)| {
+            let joins = *start <= *last;
+            *last = if joins { *end.max(last) } else { *last };
+            joins
+        });
+        let gap = |&(start, end): &(ExecAddr, ExecAddr)| ExecRange::new(start, end).unwrap_or_default();
+        let wanted_bytes = gaps.iter().map(|ends| self.platform.cost(gap(ends))).fold(0, u64::saturating_add);
         let free_bytes = self.platform.frames().free;
         if wanted_bytes > free_bytes {
             return Err(AccessError::Frames(OutOfFrames { wanted_bytes, free_bytes }));
         }
-        gaps.into_iter().try_for_each(|(start, end)| {
-            let gap = ExecRange::new(start, end).unwrap_or_default();
-            self.platform.commit(gap).map_err(AccessError::Frames)
-        })
+        gaps.iter().try_for_each(|ends| self.platform.commit(gap(ends)).map_err(AccessError::Frames))
     }
 }
 

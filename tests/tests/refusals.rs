@@ -20,11 +20,12 @@ use graft_protocol::{
     ResolveArgs, RunIntArgs, RunMainArgs, Segment, Seq, SymbolDef, SymbolQuery, Text, WrapperCall, call, decode,
     map_key,
 };
+use graft_qemu::MachineKind;
 use graft_tests::child::{self, End};
 use graft_tests::interop::Executor;
 use graft_tests::place;
 use graft_tests::raw::{Said, bytes_of, expected, outcome};
-use graft_tests::rig::{CODE, Load, PAGE, Rig, group, on_each_executor, segment};
+use graft_tests::rig::{CODE, Load, PAGE, Rig, group, on_each_executor, on_executors, segment};
 use graft_tests::target::Target;
 
 /// An address no executor gives out.
@@ -440,4 +441,23 @@ fn initialize_with_group(rig: &mut Rig, bits: u8) -> Result<ExecAddr, String> {
     request.extend(bytes_of(&0_u64));
     let initialize = rig.client.wrapper::<call::Initialize>();
     expected(&rig.client.call_bytes(initialize, &request))
+}
+
+/// Neighbours share their page tables: what they need is not more than it is for one large write.
+#[test]
+fn small_writes_to_many_new_pages_are_taken_while_there_is_memory() {
+    const PAGES: u64 = 400;
+    on_executors(&[Some(MachineKind::Microvm)], |rig| {
+        let base = rig.reserve(1 << 30).unwrap();
+        let new = base.checked_add(512 << 20).unwrap();
+        let size = rig.bytes_free() - (PAGES + PAGES / 2) * PAGE;
+        let rest = Segment { size, ..segment(Prot::ReadWrite, base, b"") };
+        assert_eq!(rig.initialize(&[rest]), Ok(base));
+        let free = rig.bytes_free() / PAGE;
+        assert!((PAGES + 10..2 * PAGES).contains(&free), "{free} pages are free");
+        let elements: Vec<_> = (0..PAGES).map(|page| (new.checked_add(page * PAGE).unwrap(), 7)).collect();
+        assert_eq!(rig.client.call::<call::WriteUint8s>(&Seq::new(&elements)), b"");
+        assert_eq!(rig.read(new, 1), [7]);
+        assert!(rig.bytes_free() / PAGE <= free - PAGES);
+    });
 }
