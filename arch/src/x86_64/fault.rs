@@ -39,7 +39,7 @@ impl Trap {
             address: ExecAddr::NULL,
             code: self.error,
         };
-        if self.vector >= FaultKind::UNUSED_VECTOR.0 || self.error == Self::SOFTWARE {
+        if has_no_name(self.vector) || self.error == Self::SOFTWARE {
             fault.kind = FaultKind::UNUSED_VECTOR;
             fault.code = u64::from(self.vector);
         } else if self.vector == Self::PAGE_FAULT {
@@ -62,6 +62,12 @@ impl Trap {
     pub fn out_of_memory(self) -> Fault {
         Fault { kind: FaultKind::OUT_OF_MEMORY, ..self.classify(None) }
     }
+}
+
+/// Whether `vector` is of no exception that could come here: reserved, or for guests of a hypervisor (SDM 3A §6.15; APM 2
+/// §8.2), or no exception at all.
+const fn has_no_name(vector: u8) -> bool {
+    matches!(vector, 9 | 15 | 20 | 22..)
 }
 
 #[cfg(test)]
@@ -97,10 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn every_vector_above_31_is_an_unused_one() {
-        for vector in 32..=u8::MAX {
+    fn every_vector_without_a_name_is_an_unused_one() {
+        let is_named = |vector| vector < 32 && FaultKind(vector).words() != FaultKind(u8::MAX).words();
+        for vector in 0..=u8::MAX {
             let fault = Trap { vector, error: 0, ..TRAP }.classify(None);
-            assert_eq!((fault.kind, fault.code), (FaultKind::UNUSED_VECTOR, u64::from(vector)));
+            if is_named(vector) {
+                assert_eq!(fault.kind, FaultKind(vector));
+            } else {
+                assert_eq!((fault.kind, fault.code), (FaultKind::UNUSED_VECTOR, u64::from(vector)));
+            }
         }
     }
 }
