@@ -3,7 +3,7 @@
 //! What decodes must encode to the same bytes again, and walking a sequence must give as many elements as it announced.
 #![no_main]
 
-use graft_protocol::{Decode, Encode, Limits, Wrapper, call, decode_with, encode, encoded_len};
+use graft_protocol::{Decode, Encode, Limits, Wrapper, WrapperId, call, decode_with, encode, encoded_len};
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: Limits = Limits { count: 1 << 16, string: 1 << 16 };
@@ -64,6 +64,9 @@ const ROWS: &[fn(&[u8])] = rows! {
     Info,
     ConsoleOutput
 };
+
+// A seed names its row by its place in the table.
+const _: () = assert!(ROWS.len() == WrapperId::ALL.len());
 
 fuzz_target!(|data: &[u8]| {
     let Some((&pick, bytes)) = data.split_first() else { return };

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use graft_tests::{install, interop, place, tools};
+use graft_tests::{install, interop, place, seeds, tools};
 
 /// How long plain `cargo verify` fuzzes each target.
 const FUZZ_SECONDS: u64 = 5;
@@ -95,15 +95,23 @@ fn fuzz(checks: &mut Checks, seconds: u64) {
         return;
     }
     for name in FUZZ_TARGETS {
-        let corpus = place::scratch("fuzz").join(name);
+        // What the fuzzer finds goes to the first folder; the second is made anew.
+        let (corpus, seeded) = (place::scratch("fuzz").join(name), place::scratch("fuzz-seeds").join(name));
         let _ = fs::create_dir_all(&corpus);
+        match seeds::plant(name, &seeded) {
+            Ok(count) => eprintln!("{count} seeds for {name}"),
+            Err(error) => {
+                checks.fail(&format!("seed {name}"), &error);
+                continue;
+            }
+        }
         let mut command = Command::new(target_dir.join(target).join("release").join(name));
         command.current_dir(&corpus).args([
             &format!("-max_total_time={seconds}"),
             "-verbosity=0",
             "-print_final_stats=1",
         ]);
-        checks.run(&format!("fuzz {name} for {seconds} s"), command.arg(&corpus));
+        checks.run(&format!("fuzz {name} for {seconds} s"), command.arg(&corpus).arg(&seeded));
     }
 }
 
@@ -158,6 +166,13 @@ impl Checks {
         self.failed += u64::from(!passed);
         self.lines.push((name.to_owned(), passed, started.elapsed()));
         passed
+    }
+
+    /// Counts a check that could not even be begun.
+    fn fail(&mut self, name: &str, why: &str) {
+        eprintln!("\n== {name}: {why}");
+        self.failed += 1;
+        self.lines.push((name.to_owned(), false, Duration::ZERO));
     }
 
     /// Runs a test command, whose tests count one by one.
