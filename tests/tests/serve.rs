@@ -96,6 +96,34 @@ fn stock_controllers_come_and_go_on_a_served_machine() {
     }
 }
 
+#[test]
+fn a_fault_is_told_once_on_a_shared_terminal() {
+    const TEST: &str = "told-once";
+    let (ret, misbehave) = (compile(TEST, "ret.c"), compile(TEST, "misbehave.c"));
+    let machine = Target::start(Executor::Microvm).unwrap();
+    let Target::Ours { name, machine: Some(boot) } = &machine else { panic!("a machine that stays") };
+    // Our own command is told how the call ended, and says so itself.
+    let mut command = graft(&["run", "-t", name]);
+    let outcome = child::run(command.arg(&misbehave).args(["--", "undefined"]), LIMIT).unwrap();
+    assert_eq!(outcome.end, End::Exit(132), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("invalid opcode"), "{}", outcome.stderr);
+    let outcome = child::run(graft(&["run", "-t", name]).arg(&ret), LIMIT).unwrap();
+    assert_eq!(outcome.end, End::Exit(41), "{}", outcome.stderr);
+    assert_eq!(boot.stderr(), "");
+    // A stock controller knows that the call failed and no more: whoever keeps the machine says it.
+    for (jitlink, options) in &stock() {
+        let mut command = Command::new(jitlink);
+        let mut word = std::ffi::OsString::from("-oop-executor=");
+        word.push(&place::graft().unwrap().command);
+        command.args(*options).arg(word).arg(&misbehave).args(["-args", "undefined"]).env("GRAFT_TARGET", name);
+        let outcome = child::run(&mut command, LIMIT).unwrap();
+        assert_eq!(outcome.end, End::Exit(1), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("invalid opcode"), "{}", outcome.stderr);
+        boot.said("loaded code faulted: ", LIMIT).unwrap();
+    }
+    assert_eq!(boot.stderr().matches("invalid opcode").count(), 3, "{}", boot.stderr());
+}
+
 /// Both numbers of a refusal for want of memory, and that they make sense on a machine of `mib`.
 #[track_caller]
 fn refused_with_numbers(outcome: &Outcome, end: End, mib: u64) {

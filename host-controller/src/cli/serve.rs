@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use graft::relay::{Closing, Hooks, Listener, Reach, Relay};
 use graft::transport::{Target, fds};
-use graft_protocol::FAULT_LINE;
 
 use super::artifact;
 use super::console::Console;
@@ -89,14 +88,9 @@ pub(crate) fn hooks(console: &Console, report: Report) -> Hooks {
     let sink = Mutex::new(console.sink());
     Hooks {
         console: Arc::new(move |bytes| (sink.lock().unwrap_or_else(PoisonError::into_inner))(bytes)),
-        log: Arc::new(move |line| {
-            // How a call into loaded code ended badly: stock controllers are told too late to print it.
-            if line.contains(FAULT_LINE) {
-                report.event("fault", vec![("line", line.into())], line);
-            } else {
-                report.log(line);
-            }
-        }),
+        log: Arc::new(move |line| report.log(line)),
+        // Stock controllers are told too late to print it.
+        fault: Arc::new(move |line| report.event("fault", vec![("line", line.into())], line)),
         note: Arc::new(move |text| report.note(text)),
         detail: Arc::new(move |text| report.detail(text)),
     }

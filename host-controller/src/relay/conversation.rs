@@ -1,5 +1,6 @@
 //! One client's session: messages in both directions until one side is finished.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -139,6 +140,8 @@ impl Relay {
             }
             said @ (Message::Call { .. } | Message::Result { .. }) => {
                 tracker.client_says(&said);
+                // Before the call is passed on: what it leads to is logged after.
+                self.client_tells.store(tracker.is_ours(), Ordering::Relaxed);
                 self.tell_executor(message);
                 true
             }

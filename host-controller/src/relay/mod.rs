@@ -17,10 +17,11 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use graft_protocol::{Message, Outcome, Text};
+use graft_protocol::{FAULT_LINE, Message, Outcome, Text};
 use thiserror::Error;
 
 use self::ends::{Endpoint, Event, Heard, Side};
@@ -100,6 +101,9 @@ pub struct Hooks {
     pub console: Arc<TakeBytes>,
     /// Takes a line of the executor's log.
     pub log: Arc<TakeText>,
+    /// Takes the line of the executor's log on how a call into loaded code ended badly, when the client is not told in a form
+    /// that it can report.
+    pub fault: Arc<TakeText>,
     /// Takes what went wrong and was dealt with.
     pub note: Arc<TakeText>,
     /// Takes what happens in the usual course of things.
@@ -153,6 +157,8 @@ pub struct Relay {
     /// How long a client may stop in the middle of a message.
     stall_limit: Duration,
     stopping: bool,
+    /// The client speaks our dialect: it is told how its calls ended, and says so itself.
+    client_tells: Arc<AtomicBool>,
 }
 
 /// A connected executor.
@@ -208,6 +214,7 @@ impl Relay {
             quick_ends: 0,
             stall_limit: STALL_LIMIT,
             stopping: false,
+            client_tells: Arc::default(),
         }
     }
 
@@ -315,8 +322,13 @@ impl Relay {
     fn connect(&mut self) -> Result<(), RelayError> {
         let connection = (self.reach.connect)().map_err(RelayError::Connect)?;
         let nudge_after = connection.nudge_after;
-        let (console, log) = (Arc::clone(&self.hooks.console), Arc::clone(&self.hooks.log));
-        let (wire, side) = SideChannels::attend(connection, move |bytes| console(bytes), move |line| log(line))?;
+        let (console, hooks, tells) =
+            (Arc::clone(&self.hooks.console), self.hooks.clone(), Arc::clone(&self.client_tells));
+        let log = move |line: &str| match line.contains(FAULT_LINE) && !tells.load(Ordering::Relaxed) {
+            true => (hooks.fault)(line),
+            false => (hooks.log)(line),
+        };
+        let (wire, side) = SideChannels::attend(connection, move |bytes| console(bytes), log)?;
         let end = self.end_for(wire, Side::Executor)?;
         self.executor = Some(Executor { end, side, setup: None, unused: None, nudge_after, since: Instant::now() });
         Ok(())

@@ -112,6 +112,7 @@ impl Stage {
         let hooks = Hooks {
             console: Arc::new(|_| {}),
             log: Arc::new(|_| {}),
+            fault: Arc::new(|_| {}),
             note: Arc::new(move |text| noted.lock().unwrap().push(text.to_owned())),
             detail: Arc::new(move |text| detailed.lock().unwrap().push(text.to_owned())),
         };

@@ -85,6 +85,11 @@ impl Tracker {
         Self { wrappers, ..Self::default() }
     }
 
+    /// Whether the client has called what only Graft's executors have.
+    pub(super) const fn is_ours(&self) -> bool {
+        self.ours
+    }
+
     /// Whether the client has made a call.
     pub(super) const fn any_call(&self) -> bool {
         self.any_call
