@@ -156,6 +156,13 @@ pub fn place<'l>(caller: &Caller, memory: &mut Memory, layout: &'l Layout<'_>) -
     }
     let reserving = memory.reserve(layout.reservation())?;
     let externals = look_up(caller, layout);
+    if let Err(LaunchError::Call(error)) = &externals
+        && error.is_silence()
+    {
+        // Whoever does not answer the one call does not answer the other.
+        reserving.leave();
+        return Err(error.clone().into());
+    }
     let room = memory.room(reserving)?;
     let began = Instant::now();
     let image = externals.and_then(|externals| Ok(layout.link(room.range().start(), &externals)?));

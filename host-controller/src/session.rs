@@ -74,7 +74,7 @@ impl Default for Options {
             message_limit: DEFAULT_LIMIT,
             setup_patience: SETUP_PATIENCE,
             nudge_after: None,
-            patience: Duration::from_secs(60),
+            patience: Duration::from_secs(20),
             note: Box::new(|_| {}),
         }
     }
@@ -148,7 +148,7 @@ impl Session {
             return Err(OpenError::Silent(patience));
         }
         let state = inner.lock();
-        if let Some(error) = state.unusable {
+        if let Some(error) = state.unusable.clone() {
             return Err(error.into());
         }
         if inner.peer.get().is_none() {

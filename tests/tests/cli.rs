@@ -246,6 +246,31 @@ fn a_slab_larger_than_the_address_space_is_refused_with_its_size() {
 }
 
 #[test]
+fn an_input_is_never_overwritten_nor_a_device_read() {
+    let ret = compile("ret.c");
+    let before = fs::read(&ret).unwrap();
+    let (hard, soft) = (ret.with_extension("hard"), ret.with_extension("soft"));
+    for link in [&hard, &soft] {
+        let _ = fs::remove_file(link);
+    }
+    fs::hard_link(&ret, &hard).unwrap();
+    std::os::unix::fs::symlink(&ret, &soft).unwrap();
+    for path in [&ret, &hard, &soft] {
+        let outcome = run(&["--no-exec", "--emit-elf", path.to_str().unwrap()], &[&ret]);
+        fails_with(&outcome, &["is an input and would be overwritten"]);
+    }
+    assert_eq!(fs::read(&ret).unwrap(), before);
+    fails_with(&run(&["--no-exec"], &[Path::new("/dev/zero")]), &["/dev/zero", "is a device"]);
+}
+
+#[test]
+fn nothing_but_the_program_writes_to_standard_output() {
+    let outcome = run(&["-t", "qemu:mem=2"], &[&compile("ret.c")]);
+    fails_with(&outcome, &["too little memory: "]);
+    assert_eq!(outcome.stdout, b"");
+}
+
+#[test]
 fn no_target_there() {
     let ret = compile("ret.c");
     let port = target::free_port();

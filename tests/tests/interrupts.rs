@@ -1,13 +1,16 @@
 //! Runs that are ended from outside: by Ctrl-C, or because nobody takes the program's output any more. The next program
 //! runs.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use graft_protocol::call;
 use graft_tests::child::{self, End, Outcome};
 use graft_tests::interop::Executor;
 use graft_tests::programs::{Compiler, Unit};
+use graft_tests::raw::{Client, Said};
 use graft_tests::target::Target;
 use graft_tests::{objects, place};
 
@@ -64,6 +67,61 @@ fn ends(executor: Executor) {
     // The same machine served all of them.
     let said = target.machine().map(|machine| machine.stderr()).unwrap_or_default();
     assert!(!said.contains("again"), "{said}");
+}
+
+/// An object with `mib` MiB of content, which takes a machine's line many seconds.
+fn heavy(mib: usize) -> PathBuf {
+    let folder = place::scratch("interrupts-heavy");
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = folder.join(format!("heavy{mib}.s"));
+    let text = format!(".globl main\nmain: mov heavy(%rip), %eax\nret\n.data\nheavy: .fill {mib} * 1048576, 1, 7\n");
+    std::fs::write(&source, text).unwrap();
+    let object = source.with_extension("o");
+    let mut gcc = Command::new("gcc");
+    assert!(child::run(gcc.arg("-c").arg(&source).arg("-o").arg(&object), LIMIT).unwrap().success());
+    object
+}
+
+#[test]
+fn a_client_that_leaves_while_it_loads_is_not_waited_for() {
+    let target = Target::start(Executor::Microvm).unwrap();
+    let Target::Ours { name, .. } = &target else { panic!("one of ours") };
+    let (heavy, object) = (heavy(8), object("interrupts-load"));
+    for signal in ["INT", "KILL"] {
+        let running = child::spawn(&mut run(&[], name, &heavy, "well")).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        running.signal(signal);
+        let _ = running.finish(LIMIT);
+        let before = Instant::now();
+        next_works(name, &object, signal);
+        // Half of the minute that the line would take for the rest.
+        assert!(before.elapsed() < Duration::from_secs(25), "after {signal}: {:?}", before.elapsed());
+    }
+    let said = target.machine().map(|machine| machine.stderr()).unwrap_or_default();
+    assert!(said.contains("bytes of the last client to take"), "{said}");
+}
+
+#[test]
+fn a_program_larger_than_a_message_is_loaded_in_parts_and_a_message_above_the_limit_is_refused() {
+    let mut command = Command::new(&place::graft().unwrap().command);
+    command.args(["boot", "-t", "qemu:mem=16"]).env("GRAFT_RUNTIME_IMAGE", place::image().unwrap());
+    let machine = child::spawn(&mut command).unwrap();
+    let said = machine.stdout(1, LIMIT);
+    let name = String::from_utf8_lossy(&said).trim_end().to_owned();
+    let path = name.strip_prefix("unix:").unwrap();
+    let mut client = Client::on_line(UnixStream::connect(path).unwrap());
+    let limit: u64 = graft_protocol::decode(&client.map["graft.max_message"]).unwrap();
+    let reserve = client.wrapper::<call::Reserve>();
+    client.send_call(reserve, &vec![b'z'; usize::try_from(limit).unwrap()]);
+    match client.receive() {
+        Said::Hangup(Some(why)) => assert!(why.contains(&format!("takes at most {limit}")), "{why}"),
+        other => panic!("{other:?} instead of a Hangup that tells why"),
+    }
+    drop(client);
+    let object = object("interrupts-above");
+    next_works(&name, &object, "a message above the limit");
+    let outcome = child::run(&mut run(&[], &name, &heavy(4), "well"), LIMIT).unwrap();
+    assert_eq!(outcome.end, End::Exit(7), "{}", outcome.stderr);
 }
 
 #[test]

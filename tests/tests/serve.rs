@@ -124,6 +124,22 @@ fn a_fault_is_told_once_on_a_shared_terminal() {
     assert_eq!(boot.stderr().matches("invalid opcode").count(), 3, "{}", boot.stderr());
 }
 
+#[test]
+fn descriptors_that_cannot_be_talked_over_are_a_failure() {
+    for (streams, words) in [
+        ("5</dev/null 6>/dev/full", "No space left"),
+        ("5</dev/zero 6>/dev/null", "cannot be served"),
+        ("5</etc/passwd 6>/dev/null", "this is text, not the protocol"),
+    ] {
+        let script = format!("exec \"$0\" serve -t hosted --fds 5,6 {streams}");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).arg(&place::graft().unwrap().command);
+        let outcome = child::run(&mut command, LIMIT).unwrap();
+        assert_eq!(outcome.end, FAILED, "{streams}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(words), "{streams}: {}", outcome.stderr);
+    }
+}
+
 /// Both numbers of a refusal for want of memory, and that they make sense on a machine of `mib`.
 #[track_caller]
 fn refused_with_numbers(outcome: &Outcome, end: End, mib: u64) {
@@ -253,7 +269,8 @@ fn descriptors_that_cannot_be_served_are_named() {
     let neither = child::run(&mut graft(&["serve", "-t", "hosted"]), LIMIT).unwrap();
     assert_eq!(neither.end, FAILED);
     assert!(neither.stderr.contains("--fds <IN,OUT>"), "{}", neither.stderr);
-    // Who is gone before the executor is up is not waited for.
+    // Who is gone before the executor is up is not waited for, and cannot be told anything.
     let gone = child::run(&mut graft(&["serve", "-t", "hosted", "--fds", "0,0"]), Duration::from_secs(20)).unwrap();
-    assert_eq!(gone.end, End::Exit(0), "{}", gone.stderr);
+    assert_eq!(gone.end, FAILED, "{}", gone.stderr);
+    assert!(gone.stderr.contains("Bad file descriptor"), "{}", gone.stderr);
 }

@@ -1,5 +1,6 @@
 //! A session with a target, its side channels attended.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use graft::session::{CallError, End, Figures, OpenError, Session};
@@ -37,10 +38,12 @@ impl Attached {
         let mut options = connection.options();
         options.note = Box::new(move |text| report.note(text));
         options.patience = patience.unwrap_or(options.patience);
-        let (wire, mut side) = SideChannels::attend(connection, console.sink(), move |line| report.log(line))?;
+        let gate = Gate::new(console);
+        let (wire, mut side) = SideChannels::attend(connection, gate.sink(), move |line| report.log(line))?;
         match Session::open(wire, options) {
             Ok(session) => {
                 let connect_time = began.elapsed();
+                gate.open();
                 let (triple, dialects) = (session.peer().triple(), info::dialects(session.peer()));
                 report.detail(&format!("{target}: {triple}, speaks {dialects}"));
                 Ok(Self { session, connect_time, side, target: target.to_string(), is_silent: false })
@@ -48,7 +51,14 @@ impl Attached {
             Err(error) => {
                 let gone = matches!(error, OpenError::Ended(End::Closed | End::Broken(_)));
                 let why = side.why_not_started(&target.to_string(), if gone { END_LIMIT } else { Duration::ZERO });
-                let why = why.unwrap_or_else(|| format!("{error} ({target}){}", side.log_tail()));
+                let why = match why {
+                    // What it said is why its end came, or why we left it.
+                    Some(how) if matches!(error, OpenError::Ended(End::Broken(_) | End::OutOfPlace(_))) => {
+                        format!("{error} ({target}); {how}")
+                    }
+                    Some(how) => how,
+                    None => format!("{error} ({target}){}", side.log_tail()),
+                };
                 side.end(Duration::ZERO);
                 Err(anyhow::Error::msg(why))
             }
@@ -96,5 +106,37 @@ impl Attached {
         let figures = self.session.finish();
         self.side.end(Duration::ZERO);
         figures
+    }
+}
+
+/// Keeps what comes over a machine's console before its executor is up: firmware and boot checks write there, and the
+/// program's console is to be the program's. What a failed start said is in its error.
+struct Gate {
+    console: Console,
+    /// `None` once it is open.
+    kept: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+impl Gate {
+    /// The most that is kept, in bytes.
+    const MOST: usize = 64 << 10;
+
+    fn new(console: &Console) -> Self {
+        Self { console: console.clone(), kept: Arc::new(Mutex::new(Some(Vec::new()))) }
+    }
+
+    fn sink(&self) -> impl FnMut(&[u8]) + Send + 'static {
+        let (mut console, kept) = (self.console.sink(), Arc::clone(&self.kept));
+        move |bytes| match &mut *kept.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(kept) if kept.len() + bytes.len() <= Self::MOST => kept.extend_from_slice(bytes),
+            Some(_) => {}
+            None => console(bytes),
+        }
+    }
+
+    /// From now on what comes is the program's. A loader's banner that came before is shown, too.
+    fn open(&self) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        self.console.sink()(&kept.take().unwrap_or_default());
     }
 }

@@ -1,6 +1,7 @@
 //! The files to link, read into memory.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -52,6 +53,10 @@ impl File {
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let kind = fs::metadata(path).map(|file| file.file_type());
+    if kind.is_ok_and(|kind| kind.is_char_device() || kind.is_block_device()) {
+        anyhow::bail!("cannot read `{}`: it is a device, which has no end", path.display());
+    }
     fs::read(path).map_err(|error| {
         let advice = meant_for_the_program(path);
         anyhow::anyhow!("cannot read `{}`: {error}{advice}", path.display())

@@ -1,5 +1,7 @@
 //! The options of `graft run` that say what is linked and how.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -43,6 +45,13 @@ impl LinkArgs {
         }
         let members = if self.whole_archive { link::Members::All } else { link::Members::ByNeed };
         Files::read(&paths, members)
+    }
+
+    /// Whether `path` is one of the inputs, under whatever name.
+    pub(crate) fn has_input(&self, path: &Path) -> bool {
+        let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let found = file(path);
+        found.is_some() && self.inputs.iter().any(|input| file(input) == found)
     }
 
     /// What the linker is asked for, on pages of `page_size` bytes.
@@ -97,10 +106,22 @@ pub(crate) fn address(text: &str) -> Result<ExecAddr, String> {
     parsed.map(ExecAddr).map_err(|_| format!("`{text}` is no address: decimal or 0x..., at most 64 bits"))
 }
 
+/// An address to link to: in the half of the address space that programs have, where a page begins.
+pub(crate) fn slab_address(text: &str) -> Result<ExecAddr, String> {
+    const PAGE: u64 = 4096;
+    let parsed = address(text)?;
+    if parsed.is_null() || !parsed.is_aligned(PAGE) || parsed.0 >= 1 << 47 {
+        return Err(format!(
+            "`{text}` is no place for a program: a multiple of {PAGE} above 0 and below 0x800000000000, please"
+        ));
+    }
+    Ok(parsed)
+}
+
 /// A file to write beside what is linked.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     use anyhow::Context;
-    std::fs::write(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
+    fs::write(path, bytes).with_context(|| format!("cannot write `{}`", path.display()))
 }
 
 #[cfg(test)]
@@ -112,6 +133,10 @@ mod tests {
         assert_eq!(absolute("x=0xfee00000"), Ok((String::from("x"), ExecAddr(0xfee0_0000))));
         assert_eq!(absolute("x=16"), Ok((String::from("x"), ExecAddr(16))));
         assert_eq!(alias("a=b"), Ok((String::from("a"), String::from("b"))));
+        assert_eq!(slab_address("0x10000000"), Ok(ExecAddr(0x1000_0000)));
+        for bad in ["0", "1", "0x10000001", "0x800000000000", "0x7fffffffffff000", "x"] {
+            assert!(slab_address(bad).is_err(), "{bad}");
+        }
         for bad in ["", "x", "=1", "x=", "x=-1", "x=0x", "x=0x1ffffffffffffffff"] {
             assert!(absolute(bad).is_err(), "{bad}");
         }

@@ -17,7 +17,7 @@ use graft_protocol::{ExecAddr, Fault, FaultKind};
 use super::attach::Attached;
 use super::console::Console;
 use super::json::Json;
-use super::link_args::{LinkArgs, address};
+use super::link_args::{LinkArgs, slab_address};
 use super::report::Report;
 use super::{exit, fault, link_args, map, rules, signals};
 
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_exec: bool,
     /// Where --no-exec links to when no target is named
-    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "0x10000000")]
+    #[arg(long, value_name = "ADDRESS", value_parser = slab_address, default_value = "0x10000000")]
     slab_address: ExecAddr,
     /// Show where every section, symbol, GOT slot and stub lies
     #[arg(long)]
@@ -136,6 +136,9 @@ struct Times {
 /// Runs the command.
 /// Without a target it links for itself, which only --no-exec asks for.
 pub(crate) fn run(args: &Args, target: Option<&Target>, report: Report) -> anyhow::Result<u8> {
+    if let Some(path) = args.emit_elf.as_deref().filter(|path| args.link.has_input(path)) {
+        anyhow::bail!("`{}` is an input and would be overwritten: give --emit-elf another file", path.display());
+    }
     let files = args.link.read()?;
     let inputs = files.inputs();
     let mut times = Times::default();

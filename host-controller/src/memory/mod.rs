@@ -143,6 +143,16 @@ enum ReservingState {
     },
 }
 
+impl Reserving {
+    /// Leaves what was asked for to the end of the session, which frees everything.
+    pub fn leave(self) {
+        match self.0 {
+            ReservingState::Ready(room) => room.duty.discharge(),
+            ReservingState::Asked { duty, .. } | ReservingState::InSlab { duty, .. } => duty.discharge(),
+        }
+    }
+}
+
 /// Reserved memory without content.
 #[must_use = "what was reserved must be given back"]
 #[derive(Debug)]

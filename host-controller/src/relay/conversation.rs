@@ -108,7 +108,8 @@ impl Relay {
                 return false;
             }
             Heard::Broken(why) => {
-                (self.hooks.detail)(&format!("the client is gone: {why}"));
+                (self.hooks.note)(&format!("the client is gone: {why}"));
+                self.client_failure = Some(why.clone());
                 // A stock client that is closing spoils its exit status over a Hangup.
                 if closing == Closing::Client {
                     client.send(hangup(&why));
@@ -139,6 +140,14 @@ impl Relay {
                 false
             }
             said @ (Message::Call { .. } | Message::Result { .. }) => {
+                let size = message.bytes().len();
+                if let Some(limit) = tracker.limit_below(size) {
+                    let why = format!("a message of {size} bytes; the executor takes at most {limit}");
+                    (self.hooks.note)(&format!("the client is dropped: {why}"));
+                    client.send(hangup(&why));
+                    self.leave_executor();
+                    return false;
+                }
                 tracker.client_says(&said);
                 // Before the call is passed on: what it leads to is logged after.
                 self.client_tells.store(tracker.is_ours(), Ordering::Relaxed);

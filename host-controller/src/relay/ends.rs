@@ -41,9 +41,21 @@ pub(super) enum Event {
 pub(super) struct Endpoint {
     pub(super) number: u64,
     outbox: Option<Sender<WholeMessage>>,
-    written: Receiver<()>,
+    /// Says how writing ended.
+    written: Receiver<Option<String>>,
+    /// Bytes sent and not written yet.
+    owed: Arc<AtomicU64>,
+    /// When some were written last, in milliseconds since the heartbeat began.
+    wrote_at: Arc<AtomicU64>,
     shut: Box<dyn Fn() + Send + Sync>,
     heard: Arc<Heartbeat>,
+}
+
+/// How much is written at once, in bytes: so often is it known how far writing has come.
+const PIECE: usize = 64 << 10;
+
+fn millis_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// When bytes came last, whether or not they were a whole message.
@@ -65,8 +77,7 @@ struct Noting {
 impl Read for Noting {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         let count = self.stream.read(out)?;
-        let now = u64::try_from(self.heard.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.at.store(now, Ordering::Relaxed);
+        self.heard.at.store(millis_since(self.heard.began), Ordering::Relaxed);
         self.heard.inside.store(count > 0, Ordering::Release);
         Ok(count)
     }
@@ -82,15 +93,27 @@ impl Endpoint {
             Arc::new(Heartbeat { began: Instant::now(), at: AtomicU64::new(0), inside: AtomicBool::new(false) });
         let reader = Noting { stream: reader, heard: Arc::clone(&heard) };
         let heartbeat = Arc::clone(&heard);
+        let (owed, wrote_at) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (still_owed, now_wrote, beat) = (Arc::clone(&owed), Arc::clone(&wrote_at), Arc::clone(&heard));
         thread::Builder::new().name(format!("{side:?} writer")).spawn(move || {
+            let mut failure = None;
             for message in to_write {
-                // What cannot be written shows at the reading end, too.
-                if writer.write_all(message.bytes()).and_then(|()| writer.flush()).is_err() {
+                let mut pieces = message.bytes().chunks(PIECE);
+                let write = |bytes: &[u8]| -> std::io::Result<()> {
+                    writer.write_all(bytes)?;
+                    still_owed.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+                    now_wrote.store(millis_since(beat.began), Ordering::Relaxed);
+                    Ok(())
+                };
+                // What cannot be written mostly shows at the reading end, too.
+                if let Err(error) = pieces.try_for_each(write).and_then(|()| writer.flush()) {
+                    failure = Some(error.to_string());
                     break;
                 }
             }
             drop(writer);
-            drop(done);
+            // Whoever closes the end may not wait for it.
+            let _ = done.send(failure);
         })?;
         thread::Builder::new().name(format!("{side:?} reader")).spawn(move || {
             let mut reader = MessageReader::new(reader, DEFAULT_LIMIT);
@@ -107,7 +130,7 @@ impl Endpoint {
                 }
             }
         })?;
-        Ok(Self { number, outbox: Some(outbox), written, shut, heard })
+        Ok(Self { number, outbox: Some(outbox), written, owed, wrote_at, shut, heard })
     }
 
     /// When bytes came last.
@@ -123,15 +146,27 @@ impl Endpoint {
     /// Sends a message after those before it.
     pub(super) fn send(&self, message: WholeMessage) {
         if let Some(outbox) = &self.outbox {
+            self.owed.fetch_add(message.bytes().len() as u64, Ordering::Relaxed);
             // A writer that is gone has found the end broken.
             let _ = outbox.send(message);
         }
     }
 
-    /// Closes the end once everything is written, or `limit` has passed.
-    pub(super) fn close(mut self, limit: Duration) {
+    /// How many bytes were sent and are not written yet.
+    pub(super) fn owed(&self) -> u64 {
+        self.owed.load(Ordering::Relaxed)
+    }
+
+    /// Whether something was written within the last `time`.
+    pub(super) fn written_within(&self, time: Duration) -> bool {
+        let at = Duration::from_millis(self.wrote_at.load(Ordering::Relaxed));
+        self.heard.began.elapsed().saturating_sub(at) < time
+    }
+
+    /// Closes the end once everything is written, or `limit` has passed; returns why not all was, if it failed.
+    pub(super) fn close(mut self, limit: Duration) -> Option<String> {
         drop(self.outbox.take());
-        let _ = self.written.recv_timeout(limit);
+        self.written.recv_timeout(limit).ok().flatten()
     }
 }
 

@@ -34,6 +34,9 @@ pub use crate::transport::LONGEST_SOCKET_PATH;
 
 /// How long an executor may take to clean up after a client.
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
+/// What a client that left may have left to send, in bytes, before the executor is started afresh for it: on a serial line
+/// that is sooner done.
+const MOST_OWED: u64 = 256 << 10;
 /// How long a client may wait while another is served.
 const BUSY_AFTER: Duration = Duration::from_secs(1);
 /// How long a client may stop in the middle of a message.
@@ -70,6 +73,9 @@ pub enum RelayError {
         /// What else is known.
         circumstances: String,
     },
+    /// The one client could not be talked to.
+    #[error("the client cannot be served: {0}")]
+    Client(String),
     /// The system refused something a relay needs.
     #[error("cannot relay: {0}")]
     System(#[from] std::io::Error),
@@ -156,6 +162,8 @@ pub struct Relay {
     quick_ends: u32,
     /// How long a client may stop in the middle of a message.
     stall_limit: Duration,
+    /// How the last client's connection broke, if it did.
+    client_failure: Option<String>,
     stopping: bool,
     /// The client speaks our dialect: it is told how its calls ended, and says so itself.
     client_tells: Arc<AtomicBool>,
@@ -213,6 +221,7 @@ impl Relay {
             ends: 0,
             quick_ends: 0,
             stall_limit: STALL_LIMIT,
+            client_failure: None,
             stopping: false,
             client_tells: Arc::default(),
         }
@@ -264,14 +273,17 @@ impl Relay {
         let client = self.end_for(wire, Side::Client)?;
         if let Err(error) = prepared {
             client.send(hangup(&error.to_string()));
-            client.close(FLUSH_LIMIT);
+            close(client);
             return Err(error);
         }
         self.converse(&client, closing);
         // First, so that everything the program wrote is out before the client goes on.
         self.drop_executor();
-        client.close(FLUSH_LIMIT);
-        Ok(())
+        let unwritten = client.close(FLUSH_LIMIT);
+        match self.client_failure.take().or(unwritten) {
+            Some(why) => Err(RelayError::Client(why)),
+            None => Ok(()),
+        }
     }
 
     /// Serves the clients of `listener` until it is stopped, or only one.
@@ -296,7 +308,7 @@ impl Relay {
             let client = self.end_for(wire, Side::Client)?;
             if let Err(error) = prepared {
                 client.send(hangup(&error.to_string()));
-                client.close(FLUSH_LIMIT);
+                close(client);
                 if once || self.stopping || self.reach.is_ours {
                     return Err(error);
                 }
@@ -305,7 +317,7 @@ impl Relay {
             }
             (self.hooks.detail)("a client is served");
             self.converse(&client, closing);
-            client.close(FLUSH_LIMIT);
+            close(client);
             if once || self.stopping {
                 break;
             }
@@ -338,7 +350,7 @@ impl Relay {
     fn drop_executor(&mut self) -> String {
         let Some(Executor { end, mut side, .. }) = self.executor.take() else { return String::new() };
         let how = side.how_it_ended(Duration::ZERO).map_or_else(String::new, |end| format!("; {end}"));
-        end.close(FLUSH_LIMIT);
+        close(end);
         side.end(FLUSH_LIMIT);
         how
     }
@@ -424,10 +436,32 @@ impl Relay {
         self.prepare()
     }
 
+    /// Waits for the executor's introduction after a client. What is still on its way to it takes its time.
+    fn await_renewal(&mut self) -> Result<(), NoSetup> {
+        loop {
+            let silent = match self.await_setup(RENEW_LIMIT) {
+                Err(silent @ NoSetup::Silent(_)) => silent,
+                other => return other,
+            };
+            let progress = self.executor.as_ref().is_some_and(|executor| executor.end.written_within(RENEW_LIMIT));
+            if !progress {
+                return Err(silent);
+            }
+        }
+    }
+
     /// After a client: waits for the executor to clean up, or starts it afresh.
     fn renew(&mut self) -> Result<(), RelayError> {
-        if self.executor.is_some() {
-            match self.await_setup(RENEW_LIMIT) {
+        if let Some(executor) = &self.executor {
+            let owed = executor.end.owed();
+            if self.reach.is_ours && owed > MOST_OWED {
+                self.drop_executor();
+                (self.hooks.note)(&format!(
+                    "the executor still had {owed} bytes of the last client to take; starting it again"
+                ));
+                return self.prepare();
+            }
+            match self.await_renewal() {
                 Ok(()) => return Ok(()),
                 Err(NoSetup::Stopped) => return Ok(()),
                 Err(what @ NoSetup::Silent(_)) if self.reach.is_ours => {
@@ -442,6 +476,12 @@ impl Relay {
         }
         if self.reach.is_ours { self.prepare() } else { Ok(()) }
     }
+}
+
+/// Closes one end and forgets what could not be said to it.
+fn close(end: Endpoint) {
+    // It is gone, and so is whoever could be told.
+    drop(end.close(FLUSH_LIMIT));
 }
 
 fn hangup(reason: &str) -> WholeMessage {

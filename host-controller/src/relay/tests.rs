@@ -219,6 +219,37 @@ fn a_client_that_hangs_up_without_a_call_is_let_go_and_costs_the_executor_nothin
 }
 
 #[test]
+fn a_message_above_the_executors_limit_never_reaches_it() {
+    const LIMIT_BYTES: u64 = 4096;
+    let stage = Stage::new("above", false, |listener| {
+        let mut line = Played::unix(listener.accept().unwrap().0);
+        let limit = LIMIT_BYTES.to_le_bytes();
+        let map = [(Text::new(graft_protocol::map_key::MAX_MESSAGE), graft_protocol::Blob(&limit))];
+        line.say(&Message::Setup(Setup { page_size: 4096, map: Seq::new(&map), ..Setup::default() }));
+        let (size, seq_no) = {
+            let heard = line.hear();
+            (heard.bytes().len() as u64, heard.message().head().1)
+        };
+        assert_eq!((size, seq_no), (LIMIT_BYTES, 2), "the largest one goes through");
+        assert_eq!(line.hears_hangup(), "");
+        let _ = line.try_setup();
+        line.is_left();
+    });
+    let args = vec![0x7a; usize::try_from(LIMIT_BYTES).unwrap()];
+    let mut client = stage.client();
+    client.hears_setup();
+    client.say(&Message::Call { seq_no: 1, target: MAIN, args: &args });
+    assert_eq!(client.hears_hangup(), "a message of 4128 bytes; the executor takes at most 4096");
+    client.hears_the_end();
+    let mut client = stage.client();
+    client.hears_setup();
+    client.say(&Message::Call { seq_no: 2, target: MAIN, args: &args[32..] });
+    thread::sleep(Duration::from_millis(100));
+    drop(client);
+    stage.end();
+}
+
+#[test]
 fn garbage_of_a_client_does_not_reach_the_executor() {
     let stage = Stage::new("garbage", false, |listener| {
         let mut line = Played::unix(listener.accept().unwrap().0);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use graft_protocol::{
-    AddrsArgs, ExecAddr, Expected, FinalizeArgs, Message, Outcome, ReserveArgs, Setup, WrapperId, decode,
+    AddrsArgs, ExecAddr, Expected, FinalizeArgs, Message, Outcome, ReserveArgs, Setup, WrapperId, decode, map_key,
 };
 
 /// Quiet this long with nothing in place that could run: a client that failed before it ran anything, or that is between
@@ -54,6 +54,8 @@ enum Asked {
 /// The state of a conversation.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
+    /// The largest message the executor takes, header included, in bytes; 0 when it does not say.
+    limit: u64,
     wrappers: HashMap<ExecAddr, WrapperId>,
     asked: HashMap<u64, Asked>,
     /// Calls of the executor the client has not answered.
@@ -82,7 +84,15 @@ impl Tracker {
                 }
             }
         }
-        Self { wrappers, ..Self::default() }
+        let stated = setup.map.iter().find(|(key, _)| key.0 == map_key::MAX_MESSAGE.as_bytes());
+        let limit = stated.and_then(|(_, blob)| decode(blob.0).ok()).unwrap_or(0);
+        Self { limit, wrappers, ..Self::default() }
+    }
+
+    /// The executor's limit, when a message of `size` bytes is above it. Refusing one in the middle costs the executor more
+    /// than not to hear it: the rest still comes.
+    pub(super) fn limit_below(&self, size: usize) -> Option<u64> {
+        (self.limit != 0 && size as u64 > self.limit).then_some(self.limit)
     }
 
     /// Whether the client has called what only Graft's executors have.

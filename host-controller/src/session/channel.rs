@@ -200,7 +200,7 @@ fn receive(inner: &Arc<Inner>, whole: WholeMessage) -> Result<(), End> {
         },
         Message::Setup(setup) => {
             let peer = Peer::new(&setup).map_err(|error| {
-                inner.lock().unusable = Some(error);
+                inner.lock().unusable = Some(error.clone());
                 End::OutOfPlace(error.to_string())
             })?;
             // Under the lock, so that whoever looked a moment ago is woken; and this thread alone ever sets it.

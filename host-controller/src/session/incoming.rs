@@ -34,10 +34,16 @@ pub(crate) enum ReceiveError {
 
 /// What a stream that does not speak the protocol seems to be saying.
 fn preview(head: &[u8; Header::SIZE]) -> String {
-    if !head.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) {
+    let len = head.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let head = head.get(..len).unwrap_or(head);
+    if head.is_empty() || !is_text(head) {
         return String::new();
     }
     format!(" (this is text, not the protocol: \"{}\")", head.escape_ascii())
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())
 }
 
 /// A whole message in the bytes it travels in, checked by the protocol's reader.
@@ -111,7 +117,19 @@ impl<R: Read> MessageReader<R> {
     /// When the bytes are not a message within the limit, or the stream fails or ends inside one.
     pub(crate) fn next_message(&mut self) -> Result<Option<WholeMessage>, ReceiveError> {
         let mut head = [0; Header::SIZE];
-        match self.fill(&mut head)? {
+        let (size, rest) = head.split_at_mut(8);
+        let mut got = self.fill(size)?;
+        let (is_text, size) = (is_text(size), size.first_chunk().map_or(0, |size| u64::from_le_bytes(*size)));
+        if got == 8 && is_text && size > self.limit {
+            // Whoever speaks another protocol may not send as much as a header, and wait: what is there tells.
+            let there = self.stream.buffer();
+            rest.iter_mut().zip(there).for_each(|(slot, byte)| *slot = *byte);
+            return Err(ReceiveError::Malformed { error: MessageError::TooLarge { size, limit: self.limit }, head });
+        }
+        if got == 8 {
+            got += self.fill(rest)?;
+        }
+        match got {
             0 => return Ok(None),
             Header::SIZE => {}
             got => return Err(ReceiveError::Truncated { got: got as u64, wanted: Header::SIZE as u64 }),

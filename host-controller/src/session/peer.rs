@@ -5,15 +5,20 @@ use std::collections::HashMap;
 use graft_protocol::{Dialects, ExecAddr, Instance, Name, Setup, WrapperId, decode, map_key};
 use thiserror::Error;
 
+use crate::link::printable;
+
 /// The name by which LLVM 23's executors are told from LLVM 22's.
 const LOOKUP_OF_LLVM23: &str = "orc_rt_ci_sps_NativeDylibManager_lookup";
 
 /// Why a Setup cannot be worked with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PeerError {
     /// No layout can be computed for such pages.
     #[error("the executor announces a page size of {0} bytes, which is not a power of two of at least 16")]
     PageSize(u64),
+    /// It runs no x86-64 code.
+    #[error("the executor is `{0}`; programs are linked for x86_64")]
+    Architecture(String),
 }
 
 /// An executor: what it is, and what it offers.
@@ -32,8 +37,13 @@ impl Peer {
         if !setup.page_size.is_power_of_two() || setup.page_size < 16 {
             return Err(PeerError::PageSize(setup.page_size));
         }
+        let triple = setup.triple.to_string();
+        let architecture = triple.split('-').next().unwrap_or("");
+        if !matches!(architecture, "x86_64" | "") {
+            return Err(PeerError::Architecture(printable(setup.triple.0)));
+        }
         Ok(Self {
-            triple: setup.triple.to_string(),
+            triple,
             page_size: setup.page_size,
             symbols: setup.symbols.iter().map(|(name, addr)| (name.0.to_vec(), addr)).collect(),
             map: setup.map.iter().map(|(key, blob)| (key.0.to_vec(), blob.0.to_vec())).collect(),

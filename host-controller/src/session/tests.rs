@@ -183,6 +183,24 @@ fn a_session_that_does_not_begin_says_why() {
 }
 
 #[test]
+fn an_executor_of_another_architecture_is_refused_by_name() {
+    for (triple, refused) in [
+        ("aarch64-none-elf", true),
+        ("i386-pc-linux-gnu", true),
+        ("x86_64h-apple-darwin", true),
+        ("x86_64-unknown-none-elf", false),
+        ("x86_64-pc-linux-gnu", false),
+    ] {
+        let (wire, mut played) = pair();
+        played.send(&Message::Setup(Setup { page_size: 4096, triple: Text::new(triple), ..Setup::default() }));
+        match Session::open(wire, Options::default()) {
+            Ok(_) => assert!(!refused, "{triple}"),
+            Err(error) => assert!(refused && error.to_string().contains(triple), "{triple}: {error}"),
+        }
+    }
+}
+
+#[test]
 fn a_silent_executor_is_nudged() {
     let (wire, mut played) = pair();
     let executor = thread::spawn(move || {

@@ -5,6 +5,12 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::linux::net::TcpStreamExt;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+
+/// How long the other end of a TCP connection may not even acknowledge.
+const VANISHED_AFTER: Duration = Duration::from_secs(30);
 
 /// The two directions of a connection, and how to end it.
 pub struct Wire {
@@ -34,12 +40,18 @@ impl Wire {
     }
 
     /// A TCP socket, used both ways, without the delays that cost some 40 ms per message: Nagle's on our side, and on the
-    /// other side, where LLVM writes a message in two pieces, the wait for our acknowledgement of the first.
+    /// other side, where LLVM writes a message in two pieces, the wait for our acknowledgement of the first. A peer that
+    /// is gone without a word (its host lost power, its network) is found out within [`VANISHED_AFTER`].
     ///
     /// # Errors
     /// When the system does not give a second handle.
     pub fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
+        let probes =
+            TcpKeepalive::new().with_time(VANISHED_AFTER / 2).with_interval(VANISHED_AFTER / 6).with_retries(3);
+        let socket = SockRef::from(&stream);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(VANISHED_AFTER))?;
         let (reader, writer) = (stream.try_clone()?, stream.try_clone()?);
         let shut = move || drop(stream.shutdown(Shutdown::Both));
         Ok(Self { reader: Box::new(Acknowledging(reader)), writer: Box::new(writer), shut: Box::new(shut) })
@@ -56,5 +68,23 @@ impl Read for Acknowledging {
         let count = self.0.read(out)?;
         let _ = self.0.set_quickack(true);
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn tcp_peers_are_asked_whether_they_are_still_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let same = stream.try_clone().unwrap();
+        let _wire = Wire::tcp(stream).unwrap();
+        let socket = SockRef::from(&same);
+        assert!(socket.keepalive().unwrap() && same.nodelay().unwrap());
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(VANISHED_AFTER));
     }
 }
