@@ -36,15 +36,11 @@ struct Export(&'static str, *const ());
 // SAFETY: the pointer is the address of a function, which is only told.
 unsafe impl Sync for Export {}
 
-static ALL: &[Export] = &[
+/// The functions that work for loaded code whatever its rights: each looks at what it is given with that code's reach.
+const SERVED: &[Export] = &[
     Export("graft_write", graft_write as *const ()),
     Export("putchar", putchar as *const ()),
     Export("puts", puts as *const ()),
-    Export("memcpy", memcpy as *const ()),
-    Export("memmove", memcpy as *const ()),
-    Export("memset", memset as *const ()),
-    Export("memcmp", memcmp as *const ()),
-    Export("strlen", strlen as *const ()),
     Export("malloc", malloc as *const ()),
     Export("calloc", calloc as *const ()),
     Export("free", free as *const ()),
@@ -63,21 +59,35 @@ static ALL: &[Export] = &[
     Export(DISPATCH, dispatch as *const ()),
 ];
 
-/// The address of the function loaded code knows by `name`.
+/// The functions that need nobody: they do with any address what their caller could do. Never to be lent to code with less
+/// rights than the runtime's.
+const PLAIN: &[Export] = &[
+    Export("memcpy", memcpy as *const ()),
+    Export("memmove", memcpy as *const ()),
+    Export("memset", memset as *const ()),
+    Export("memcmp", memcmp as *const ()),
+    Export("strlen", strlen as *const ()),
+];
+
+/// The address of the function that loaded code with the runtime's own rights knows by `name`.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<ExecAddr> {
-    all().nth(number(name)?)
+    let found = SERVED.iter().chain(PLAIN).find(|Export(known, _)| known.as_bytes() == name);
+    found.map(|Export(_, function)| ExecAddr(function.addr() as u64))
 }
 
-/// Which of [`all`] has this name.
+/// How many functions there are that work for loaded code whatever its rights.
+pub const SERVED_COUNT: usize = SERVED.len();
+
+/// Which of [`served`] has this name.
 #[must_use]
 pub fn number(name: &[u8]) -> Option<usize> {
-    ALL.iter().position(|Export(known, _)| known.as_bytes() == name)
+    SERVED.iter().position(|Export(known, _)| known.as_bytes() == name)
 }
 
-/// The addresses of all functions, for who gives loaded code others that lead there.
-pub fn all() -> impl Iterator<Item = ExecAddr> {
-    ALL.iter().map(|Export(_, function)| ExecAddr(function.addr() as u64))
+/// The addresses of the functions that work for loaded code whatever its rights, for who gives it others that lead there.
+pub fn served() -> impl Iterator<Item = ExecAddr> {
+    SERVED.iter().map(|Export(_, function)| ExecAddr(function.addr() as u64))
 }
 
 /// The memory of whoever runs with the runtime's own rights.

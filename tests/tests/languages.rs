@@ -133,6 +133,11 @@ fn exceptions_of_cxx_are_thrown_and_caught_on_a_machine() {
         let said = "unwound\nunwound\nunwound\ncaught base\nrethrow\ncaught int\ntext\n";
         ends(&machine.run(&inputs), 42, said);
     }
+    for compiler in [Gxx, ClangXx] {
+        let mut inputs = compile(compiler, "-O1 -fexceptions", &["cxx_objects.cpp"]);
+        inputs.extend(archives(&CXX_RUNTIME));
+        ends(&machine.run(&inputs), 42, "static begins\nthread begins\nthread ends\nstatic ends\n");
+    }
     let mut inputs = compile(Gxx, "-O1 -fexceptions", &["uncaught.cpp"]);
     inputs.extend(archives(&CXX_RUNTIME));
     ends(&machine.run(&inputs), 134, "terminate called after throwing an instance of '3Odd'\n");

@@ -7,14 +7,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use graft_protocol::{
-    CallMainArgs, CallOutcome, ExecAddr, Fault, FaultKind, LookupArgs, Prot, Seq, SymbolDef, SymbolQuery, Text, call,
-    decode, map_key,
+    AddrsArgs, CallMainArgs, CallOutcome, ExecAddr, Fault, FaultKind, LookupArgs, Prot, Seq, SymbolDef, SymbolQuery,
+    Text, call, decode, map_key,
 };
 use graft_qemu::MachineKind;
 use graft_tests::child::{self, End, Outcome};
 use graft_tests::interop::Executor;
 use graft_tests::programs::{Compiler, Unit};
-use graft_tests::raw::{bytes_of, expected};
+use graft_tests::raw::{self, bytes_of, expected};
 use graft_tests::rig::{Load, PAGE, Rig, on_executors, segment};
 use graft_tests::target::Target;
 use graft_tests::{objects, place};
@@ -38,6 +38,7 @@ const RUNTIME: [u64; 7] = [
 ];
 
 /// Bytes into a stub of the entry page: behind the read of the return address, and the system call itself.
+const STUB: u64 = 16;
 const PAST_THE_READ: u64 = 4;
 const SYSTEM_CALL: u64 = 13;
 
@@ -48,6 +49,12 @@ fn function(rig: &mut Rig, name: &str) -> u64 {
     let reply = rig.client.call::<call::Lookup>(&request);
     let found = expected::<Seq<'_, SymbolDef>>(&reply).unwrap();
     found.iter().next().unwrap().addr.0
+}
+
+/// The stubs that call the controller.
+fn dispatch_stubs(rig: &mut Rig) -> [u64; 3] {
+    let [ours, runtime] = ["graft_dispatch", "__orc_rt_jit_dispatch"].map(|name| function(rig, name));
+    [ours, runtime, rig.client.symbol("__llvm_orc_SimpleRemoteEPC_dispatch_fn").0]
 }
 
 /// Loads `code`, runs it as `main`, and takes it away again.
@@ -195,7 +202,7 @@ fn the_runtime_does_not_reach_there_for_loaded_code() {
 fn system_calls_lead_where_they_should_or_nowhere() {
     on_machines(|rig| {
         let (puts, exit) = (function(rig, "puts"), function(rig, "exit"));
-        let wild = [23, 24, 255, 1 << 31, 1 << 32, (1 << 32) + 1, 1 << 61, 1 << 63, u64::MAX];
+        let wild = [18, 23, 24, 255, 1 << 31, 1 << 32, (1 << 32) + 1, 1 << 61, 1 << 63, u64::MAX];
         for number in wild {
             let code = [set_r8(number), jump(puts + SYSTEM_CALL)].concat();
             attempt(rig, "no such function", &code, |outcome| is(outcome, FaultKind::INVALID_OPCODE));
@@ -219,7 +226,10 @@ fn system_calls_lead_where_they_should_or_nowhere() {
         }
         // Past the last stub, up to the end of the page: whatever is there does no harm.
         let page = puts & !(PAGE - 1);
-        for address in (page..page + PAGE).step_by(61) {
+        let dispatch = dispatch_stubs(rig);
+        // Calls of the controller would wait for it.
+        let calls = |address: &u64| dispatch.contains(&(address & !(STUB - 1)));
+        for address in (page..page + PAGE).step_by(61).filter(|address| !calls(address)) {
             let code = [set(RSI, 0), set(RDI, 0), set(RDX, 0), jump(address)].concat();
             attempt(rig, "somewhere in the entry page", &code, |_| true);
         }
@@ -397,5 +407,43 @@ fn the_ring_is_chosen_before_there_is_memory() {
         // The rig has reserved some.
         assert_eq!(rig.client.call::<call::Ring>(&0), [3]);
         attempt(rig, "cli", &[0xfa, 0xc3], |outcome| is(outcome, FaultKind::GENERAL_PROTECTION));
+    });
+}
+
+#[test]
+fn no_system_call_reads_or_writes_the_runtime_for_its_caller() {
+    const MARK: &[u8] = b"the mark";
+    on_executors(&MACHINES, |rig| {
+        let (puts, write) = (function(rig, "puts"), function(rig, "graft_write"));
+        let page = puts & !(PAGE - 1);
+        let dispatch = dispatch_stubs(rig);
+        for number in (1..=24).filter(|number| !dispatch.contains(&(page + number * STUB))) {
+            for address in RUNTIME {
+                let base = rig.reserve(2 * PAGE).unwrap();
+                let data = base.checked_add(PAGE).unwrap();
+                let mut pairs = vec![(address, data.0), (address, address)];
+                if page + number * STUB != write {
+                    // As a length it is only that, and prints all there is.
+                    pairs.push((data.0, address));
+                }
+                let calls = pairs.into_iter().map(|(first, second)| {
+                    let arguments = [set(RDI, first), set(RSI, second), set(RDX, MARK.len() as u64)].concat();
+                    [&set_r8(number)[..], &arguments, &call_and_return(puts + SYSTEM_CALL)].concat()
+                });
+                for code in calls {
+                    let segments = [segment(Prot::ReadExec, base, &code), segment(Prot::ReadWrite, data, MARK)];
+                    assert_eq!(rig.initialize(&segments), Ok(base));
+                    let request = CallMainArgs { entry: base, args: Seq::default(), console: ExecAddr::NULL };
+                    let reply = rig.client.call::<call::CallMain>(&request);
+                    let outcome: CallOutcome<'_> = decode(&reply).unwrap();
+                    assert_eq!(rig.read(data, MARK.len() as u64), MARK, "number {number}, {address:#x}: {outcome:x?}");
+                    let keys = [base];
+                    let request = AddrsArgs { instance: rig.manager(), addrs: Seq::new(&keys) };
+                    assert_eq!(raw::outcome(&rig.client.call::<call::Deinitialize>(&request)), Ok(()));
+                }
+                rig.release(Load::Llvm22, base).unwrap();
+            }
+        }
+        rig.good_load(Load::Llvm22);
     });
 }

@@ -86,5 +86,10 @@ pub fn check(image: &Image<'_>, text: &str) -> Outcome {
         };
         outcome.failures.push(Failure { line, rule: whole, reason });
     }
+    if !rule.is_empty() {
+        outcome.rules += 1;
+        let reason = Reason::NoValue(String::from("it goes on behind the end of the file"));
+        outcome.failures.push(Failure { line: text.lines().count(), rule: rule.trim().to_owned(), reason });
+    }
     outcome
 }

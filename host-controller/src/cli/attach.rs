@@ -1,5 +1,6 @@
 //! A session with a target, its side channels attended.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ pub(crate) struct Attached {
     pub(crate) connect_time: Duration,
     side: SideChannels,
     target: String,
-    /// It was found to be there and silent.
-    is_silent: bool,
+    /// It is busy with the program, or silent: there is nothing to wait for.
+    is_lost: Cell<bool>,
 }
 
 impl Attached {
@@ -46,7 +47,7 @@ impl Attached {
                 gate.open();
                 let (triple, dialects) = (session.peer().triple(), info::dialects(session.peer()));
                 report.detail(&format!("{target}: {triple}, speaks {dialects}"));
-                Ok(Self { session, connect_time, side, target: target.to_string(), is_silent: false })
+                Ok(Self { session, connect_time, side, target: target.to_string(), is_lost: Cell::new(false) })
             }
             Err(error) => {
                 let gone = matches!(error, OpenError::Ended(End::Closed | End::Broken(_)));
@@ -68,7 +69,7 @@ impl Attached {
     /// A failed call with what else is known: how the executor's process ended, and what it logged last.
     pub(crate) fn explain(&mut self, error: &CallError) -> anyhow::Error {
         if error.is_silence() {
-            self.is_silent = true;
+            self.is_lost.set(true);
             return anyhow::anyhow!("{} does not answer: {error}{}", self.target, self.side.log_tail());
         }
         let CallError::Ended { wrapper, end } = error else { return anyhow::Error::new(error.clone()) };
@@ -79,6 +80,11 @@ impl Attached {
             Some(how) => anyhow::anyhow!("{how} while a call of {wrapper:?} was unanswered{log}"),
             None => anyhow::anyhow!("{error}{log}"),
         }
+    }
+
+    /// Notes that nothing more comes of the executor.
+    pub(crate) fn note_lost(&self) {
+        self.is_lost.set(true);
     }
 
     /// What it is attached to, as the user writes it.
@@ -93,7 +99,7 @@ impl Attached {
 
     /// Ends the session in order, and the executor when it is ours.
     pub(crate) fn detach(self) -> Figures {
-        if self.is_silent {
+        if self.is_lost.get() {
             return self.give_up();
         }
         let figures = self.session.finish();
@@ -109,11 +115,11 @@ impl Attached {
     }
 }
 
-/// Keeps what comes over a machine's console before its executor is up: firmware and boot checks write there, and the
-/// program's console is to be the program's. What a failed start said is in its error.
+/// Keeps what comes over a machine's console until its executor is up: what a failed start writes there is in its error, and
+/// standard output is the program's.
 struct Gate {
     console: Console,
-    /// `None` once it is open.
+    /// The first of it; `None` once the gate is open.
     kept: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
@@ -128,13 +134,15 @@ impl Gate {
     fn sink(&self) -> impl FnMut(&[u8]) + Send + 'static {
         let (mut console, kept) = (self.console.sink(), Arc::clone(&self.kept));
         move |bytes| match &mut *kept.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(kept) if kept.len() + bytes.len() <= Self::MOST => kept.extend_from_slice(bytes),
-            Some(_) => {}
+            Some(kept) => {
+                let room = Self::MOST - kept.len();
+                kept.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+            }
             None => console(bytes),
         }
     }
 
-    /// From now on what comes is the program's. A loader's banner that came before is shown, too.
+    /// From now on what comes is the program's. What came before, such as a loader's banner, is shown, too.
     fn open(&self) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         self.console.sink()(&kept.take().unwrap_or_default());

@@ -178,8 +178,7 @@ pub(crate) fn run(args: &Args, target: Option<&Target>, report: Report) -> anyho
     let total = began.elapsed();
     let lost = console.is_lost();
     let signal = signal.load(Ordering::Relaxed);
-    let stuck = matches!(code, Ok(exit::TIMED_OUT)) || lost || signal != 0;
-    let figures = if stuck { attached.give_up() } else { attached.detach() };
+    let figures = if lost || signal != 0 { attached.give_up() } else { attached.detach() };
     if args.stats {
         stats(&figures, &times, total, report);
     }
@@ -235,8 +234,12 @@ fn place_and_execute(
     let session = &attached.session;
     let asked = if args.ring == Ring::Kernel { Some(KernelRing::ask(session)?) } else { None };
     let placed = launch::place(session, memory, layout)?;
-    // Nothing was run yet; the session, with all it holds, ends without it.
-    asked.map_or(Ok(()), KernelRing::check)?;
+    if let Err(error) = asked.map_or(Ok(()), KernelRing::check) {
+        // Nothing was run yet.
+        let releasing = memory.abandon(placed.room)?;
+        memory.released(releasing)?;
+        return Err(error);
+    }
     times.link += placed.link_time;
     describe(&placed.image, report);
     if let Err(error) = args.views(&placed.image, report) {
@@ -263,11 +266,13 @@ fn place_and_execute(
         }
         Err(LaunchError::TimedOut(limit)) => {
             // The executor cannot end it.
+            attached.note_lost();
             times.run = limit;
             report_time_out(limit, report);
             Ok(exit::TIMED_OUT)
         }
         Err(silent @ LaunchError::Silent(limit)) => {
+            attached.note_lost();
             times.run = limit;
             let (target, code) = (attached.target(), exit::TIMED_OUT);
             let fields = vec![

@@ -166,7 +166,8 @@ impl Endpoint {
     /// Closes the end once everything is written, or `limit` has passed; returns why not all was, if it failed.
     pub(super) fn close(mut self, limit: Duration) -> Option<String> {
         drop(self.outbox.take());
-        self.written.recv_timeout(limit).ok().flatten()
+        let late = || Some(format!("not all was written within {} ms", limit.as_millis()));
+        self.written.recv_timeout(limit).unwrap_or_else(|_| late())
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// How long the other end of a TCP connection may not even acknowledge.
+/// How long the other end of a silent TCP connection may not even acknowledge.
 const VANISHED_AFTER: Duration = Duration::from_secs(30);
 
 /// The two directions of a connection, and how to end it.
@@ -41,7 +41,7 @@ impl Wire {
 
     /// A TCP socket, used both ways, without the delays that cost some 40 ms per message: Nagle's on our side, and on the
     /// other side, where LLVM writes a message in two pieces, the wait for our acknowledgement of the first. A peer that
-    /// is gone without a word (its host lost power, its network) is found out within [`VANISHED_AFTER`].
+    /// is gone without a word (its host lost power, its network) is found out within half a minute.
     ///
     /// # Errors
     /// When the system does not give a second handle.
@@ -49,9 +49,7 @@ impl Wire {
         stream.set_nodelay(true)?;
         let probes =
             TcpKeepalive::new().with_time(VANISHED_AFTER / 2).with_interval(VANISHED_AFTER / 6).with_retries(3);
-        let socket = SockRef::from(&stream);
-        socket.set_tcp_keepalive(&probes)?;
-        socket.set_tcp_user_timeout(Some(VANISHED_AFTER))?;
+        SockRef::from(&stream).set_tcp_keepalive(&probes)?;
         let (reader, writer) = (stream.try_clone()?, stream.try_clone()?);
         let shut = move || drop(stream.shutdown(Shutdown::Both));
         Ok(Self { reader: Box::new(Acknowledging(reader)), writer: Box::new(writer), shut: Box::new(shut) })
@@ -85,6 +83,5 @@ mod tests {
         let _wire = Wire::tcp(stream).unwrap();
         let socket = SockRef::from(&same);
         assert!(socket.keepalive().unwrap() && same.nodelay().unwrap());
-        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(VANISHED_AFTER));
     }
 }

@@ -52,8 +52,10 @@ pub(super) fn begin(epoch: Instant, limit_ns: Option<u64>) -> Outer {
 
 /// Goes back to the limit before. Returns the fault of a call that went on past its limit, however it ended then.
 pub(super) fn end(epoch: Instant, outer: Outer) -> Option<Fault> {
+    // The deadline first: with the outer level the inner one would look like the outer call's.
+    let limited = DEADLINE.swap(outer.deadline, Ordering::Relaxed) != NEVER;
     LEVEL.store(outer.level, Ordering::Relaxed);
-    if DEADLINE.swap(outer.deadline, Ordering::Relaxed) == NEVER {
+    if !limited {
         return None;
     }
     match outer.deadline {

@@ -119,7 +119,7 @@ extern "C" fn time_is_up(_: i32, _info: *mut libc::siginfo_t, context: *mut libc
 
 /// The watch's signal: ends the call, where nothing that is interrupted could hold a lock. Else it comes again.
 extern "C" fn is_left(_: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    if checkpoint::depth() > 0 {
+    if checkpoint::depth() > 0 && watch::is_condemned() {
         // SAFETY: as above.
         let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
         let _ = Interrupted::new(context).ends(FaultKind::CANCELLED);

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,6 +42,10 @@ static LINE: Mutex<Watched> = Mutex::new(Watched {
     calls: 0,
     begun: 0,
 });
+
+/// The call that is to end, and the one that runs, for the signal's handler; [`Watched::begun`] numbers them.
+static CONDEMNED: AtomicUsize = AtomicUsize::new(0);
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// A call begins and there was none.
 static BEGINS: Condvar = Condvar::new();
@@ -97,6 +102,9 @@ fn watch(runner: libc::pid_t) {
         let is_last = line.calls > 0 && line.since.is_some();
         if unwanted.0 != line.begun || !(is_left || is_last) {
             unwanted = (line.begun, Instant::now());
+        }
+        if is_left {
+            CONDEMNED.store(line.begun, Ordering::Relaxed);
         }
         drop(line);
         if unwanted.1.elapsed() >= GIVE_UP {
@@ -188,6 +196,7 @@ pub(super) fn begin_call() {
     let mut line = line();
     line.calls += 1;
     line.begun = line.begun.wrapping_add(1);
+    RUNNING.store(line.begun, Ordering::Relaxed);
     if line.calls == 1 {
         BEGINS.notify_one();
     }
@@ -195,7 +204,16 @@ pub(super) fn begin_call() {
 
 /// The innermost call has ended.
 pub(super) fn end_call() {
-    line().calls -= 1;
+    let mut line = line();
+    line.calls -= 1;
+    // Whatever was decided about it is about nothing any more; those around it are looked at anew.
+    line.begun = line.begun.wrapping_add(1);
+    RUNNING.store(line.begun, Ordering::Relaxed);
+}
+
+/// Whether the call that runs is the one that the signal was sent for.
+pub(super) fn is_condemned() -> bool {
+    CONDEMNED.load(Ordering::Relaxed) == RUNNING.load(Ordering::Relaxed)
 }
 
 /// Moves bytes that were set aside to `out`; `None` when there are none and the input has ended.

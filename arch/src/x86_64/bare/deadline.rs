@@ -3,7 +3,7 @@
 //!
 //! Channel 0 of the board's timer (8254) counts once and raises input 2 of the I/O APIC, which delivers it to this
 //! processor as a non-maskable interrupt (Intel 82093AA §3.2.4; SDM 3A §6.7). While loaded code runs it does so every
-//! [`WATCH_NS`] at least; a longer limit takes several of them. It costs a call nothing as long as it still counts for the
+//! 50 ms at least; a longer limit takes several of them. It costs a call nothing as long as it still counts for the
 //! one before. When no loaded code is found running the timer becomes what [`super::clock`] left: a tick that ends sleeps.
 //!
 //! What the interrupt finds running decides: loaded code is ended; what the runtime does for it comes to its end first; a
@@ -31,7 +31,7 @@ const AS_NMI: u32 = 4 << 8;
 const MASKED: u32 = 1 << 16;
 
 /// How often loaded code is interrupted for a look.
-pub const WATCH_NS: u64 = 50_000_000;
+const WATCH_NS: u64 = 50_000_000;
 /// The longest count, in ticks.
 const MOST_TICKS: u64 = 0xffff;
 /// When to look again at what may not be interrupted now.
@@ -47,6 +47,11 @@ static SCALE: AtomicU64 = AtomicU64::new(0);
 static DEADLINE: AtomicU64 = AtomicU64::new(NEVER);
 /// How many calls there were around it.
 static LEVEL: AtomicUsize = AtomicUsize::new(0);
+/// Calls that are watched: those on the stack, and one that begins or ends right now.
+static WATCHED: AtomicUsize = AtomicUsize::new(0);
+/// The timer is being told to count, and an interrupt came between.
+static ARMING: AtomicBool = AtomicBool::new(false);
+static MISSED: AtomicBool = AtomicBool::new(false);
 /// The timer counts down to an interrupt.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 /// An interrupt may still be on its way though nothing is watched any more.
@@ -99,6 +104,8 @@ pub struct Outer {
 /// Watches the call that comes next. It is limited to `limit_ns` nanoseconds, and to what is left of the limit around it;
 /// `None` adds no limit.
 pub fn begin(limit_ns: Option<u64>) -> Outer {
+    // First: from now on no interrupt takes the watch off.
+    WATCHED.fetch_add(1, Ordering::Relaxed);
     let outer = Outer { deadline: DEADLINE.load(Ordering::Relaxed), level: LEVEL.load(Ordering::Relaxed) };
     if let Some(limit) = limit_ns.filter(|_| is_available()) {
         let own = cpu::timestamp().saturating_add(counts(limit));
@@ -114,15 +121,23 @@ pub fn begin(limit_ns: Option<u64>) -> Outer {
 /// Goes back to the limit before.
 pub fn end(outer: Outer) {
     let Outer { deadline, level } = outer;
+    // The deadline first: with the outer level the inner one would look like the outer call's.
+    let limited = DEADLINE.swap(deadline, Ordering::Relaxed) != NEVER;
     LEVEL.store(level, Ordering::Relaxed);
-    if DEADLINE.swap(deadline, Ordering::Relaxed) != NEVER {
+    if limited {
         arm();
     }
+    WATCHED.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// What the interrupt that just came is. After [`Nmi::Early`] the timer counts again.
+/// What the interrupt that just came is. While calls are watched the timer counts again after [`Nmi::Early`] and [`Nmi::Tick`].
 #[must_use]
 pub fn on_nmi() -> Nmi {
+    if ARMING.load(Ordering::Relaxed) {
+        // The timer would take what is written here for the rest of what it is being told.
+        MISSED.store(true, Ordering::Relaxed);
+        return Nmi::Early;
+    }
     if !COUNTS.swap(false, Ordering::Relaxed) {
         return if LATE.swap(false, Ordering::Relaxed) { Nmi::Early } else { Nmi::Foreign };
     }
@@ -135,12 +150,12 @@ pub fn on_nmi() -> Nmi {
         // Between two calls: the limited one is about to begin, or over. Those around it have limits of their own.
         again();
         Nmi::Early
-    } else if depth == 0 {
+    } else if WATCHED.load(Ordering::Relaxed) == 0 {
         rest();
         Nmi::Early
     } else {
         arm();
-        Nmi::Tick
+        if depth == 0 { Nmi::Early } else { Nmi::Tick }
     }
 }
 
@@ -156,9 +171,18 @@ fn arm() {
 }
 
 fn interrupt_in(ns: u64) {
-    COUNTS.store(true, Ordering::Relaxed);
-    write(ENTRY_LOW, AS_NMI);
-    count_ns(ns);
+    let mut ns = ns;
+    loop {
+        ARMING.store(true, Ordering::Relaxed);
+        COUNTS.store(true, Ordering::Relaxed);
+        write(ENTRY_LOW, AS_NMI);
+        count_ns(ns);
+        ARMING.store(false, Ordering::Relaxed);
+        if !MISSED.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        ns = AGAIN_NS;
+    }
 }
 
 /// Nothing is watched any more.

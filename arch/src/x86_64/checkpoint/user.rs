@@ -27,7 +27,7 @@ const PAGE: usize = 4096;
 /// The distance of two stubs.
 const STUB: usize = 16;
 /// The most functions there can be.
-const MOST: usize = 22;
+pub const MOST: usize = 22;
 
 /// x87 control after `fninit`.
 const CLEAN_X87: u32 = 0x037f;

@@ -15,13 +15,15 @@ atexit:
 	jmp __cxa_atexit
 	.size atexit, . - atexit
 
-# With one thread, its objects end with the program.
+# With one thread, its objects end with the program; libsupc++ asks for the C library's form of it.
 	.section .text.__cxa_atexit, "ax"
-	.weak __cxa_atexit, __cxa_thread_atexit
+	.weak __cxa_atexit, __cxa_thread_atexit, __cxa_thread_atexit_impl
 	.type __cxa_atexit, @function
 	.type __cxa_thread_atexit, @function
+	.type __cxa_thread_atexit_impl, @function
 __cxa_atexit:
 __cxa_thread_atexit:
+__cxa_thread_atexit_impl:
 	.reloc ., R_X86_64_NONE, unload
 	push %rdi
 	push %rsi
@@ -44,6 +46,7 @@ __cxa_thread_atexit:
 	ret
 	.size __cxa_atexit, . - __cxa_atexit
 	.size __cxa_thread_atexit, . - __cxa_thread_atexit
+	.size __cxa_thread_atexit_impl, . - __cxa_thread_atexit_impl
 
 # Behind every other entry, so that it is the first at unload.
 	.section .fini_array.65537, "aw", @fini_array

@@ -25,8 +25,9 @@ pub(super) fn current() -> Ring {
 
 /// Prepares everything for ring 3. Called once, at start.
 pub(super) fn set_up(memory: &mut Memory, features: &Features) -> Result<(), MapError> {
-    // SAFETY: the exported functions take any arguments, by their module's rules.
-    unsafe { user::set_up(layout::ENTRY_PAGE.start(), exports::all().map(|at| at.0), features) };
+    const { assert!(exports::SERVED_COUNT <= user::MOST, "the entry page has no room for them") };
+    // SAFETY: these take any arguments and touch nothing beyond the reach of their caller, by their module's rules.
+    unsafe { user::set_up(layout::ENTRY_PAGE.start(), exports::served().map(|at| at.0), features) };
     let frame = memory.store.take().ok_or(NoFrames { wanted: 1, free: 0 })?;
     give_to(memory, Ring::User, frame)
 }
