@@ -3,7 +3,7 @@
 //!
 //! A rule is a line `# jitlink-check: EXPR = EXPR`, continued by a backslash at its end. Expressions know numbers, symbols,
 //! `+ - & | << >>` (from left to right, none binds tighter), bits `[high:low]`, loads `*{SIZE}ADDRESS` (the address is
-//! all that follows), parentheses, and the functions of [`Term`](expr::Term).
+//! all that follows), parentheses, and `next_pc`, `decode_operand`, `stub_addr`, `got_addr` and `section_addr`.
 
 mod expr;
 mod operand;
