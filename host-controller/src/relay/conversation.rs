@@ -80,17 +80,22 @@ impl Relay {
         }
     }
 
-    /// The next event, or `None` after `wait`, or when a waiting client's time was up.
-    fn next_event(&mut self, wait: Duration) -> Option<Event> {
+    /// Tells those who have waited long enough why the executor is busy.
+    pub(super) fn turn_away(&mut self, why: &str) {
         while let Some((since, _)) = self.waiting.front()
             && since.elapsed() >= BUSY_AFTER
         {
             if let Some((_, mut wire)) = self.waiting.pop_front() {
                 // A short message always fits a fresh connection.
-                let _ = wire.writer.write_all(hangup("busy: another client is being served").bytes());
+                let _ = wire.writer.write_all(hangup(&format!("busy: {why}")).bytes());
                 (wire.shut)();
             }
         }
+    }
+
+    /// The next event, or `None` after `wait`, or when a waiting client's time was up.
+    fn next_event(&mut self, wait: Duration) -> Option<Event> {
+        self.turn_away("another client is being served");
         let busy = self.waiting.front().map(|(since, _)| BUSY_AFTER.saturating_sub(since.elapsed()));
         match self.events.recv_timeout(busy.map_or(wait, |busy| busy.min(wait))) {
             Ok(event) => Some(event),

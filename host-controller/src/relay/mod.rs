@@ -447,6 +447,7 @@ impl Relay {
             if !progress {
                 return Err(silent);
             }
+            self.turn_away("the executor is still taking what the last client sent");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The relay between a played client and a played executor, over sockets.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ impl Played<TcpStream> {
     }
 }
 
-impl<S: std::io::Read + Write> Played<S> {
+impl<S: Read + Write> Played<S> {
     fn say(&mut self, message: &Message<'_>) {
         self.writer.write_all(WholeMessage::new(message).bytes()).unwrap();
     }
@@ -355,6 +355,41 @@ fn an_executor_that_ends_is_reached_again_for_the_next_client() {
         let heard = client.hears_hangup();
         assert!(heard.contains(reason), "{heard}");
         client.hears_the_end();
+    }
+    stage.end();
+}
+
+#[test]
+fn who_waits_for_a_slow_executor_to_take_what_was_sent_is_told() {
+    const LEN: usize = 1 << 20;
+    let stage = Stage::new("slow", false, |listener| {
+        let mut stream = listener.accept().unwrap().0;
+        let mut line = Played::unix(stream.try_clone().unwrap());
+        line.setup();
+        // The call and the Hangup behind it, at less than the pace at which the wait would end.
+        let mut left = LEN + 2 * 32 + 1;
+        let mut piece = vec![0; 64 << 10];
+        while left > 0 {
+            left -= stream.read(&mut piece).unwrap();
+            thread::sleep(Duration::from_millis(400));
+        }
+        line.setup();
+        line.is_left();
+    });
+    let mut client = stage.client();
+    client.hears_setup();
+    client.say(&Message::Call { seq_no: 1, target: MAIN, args: &vec![7; LEN] });
+    drop(client);
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(stage.client().hears_hangup(), "busy: the executor is still taking what the last client sent");
+    // It is served as soon as that is over.
+    loop {
+        let mut client = stage.client();
+        match client.hear().message() {
+            Message::Setup(_) => break,
+            Message::Hangup(_) => {}
+            other => panic!("{other:?}"),
+        }
     }
     stage.end();
 }
