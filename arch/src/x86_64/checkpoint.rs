@@ -291,23 +291,30 @@ pub unsafe fn on_runtime_stack(f: unsafe extern "C" fn(*mut ()), arg: *mut ()) {
     }
 }
 
+/// Saves what [`resume`] restores, and makes the checkpoint in RDI the innermost. The stack pointer first: from the moment
+/// the chain names this checkpoint, a trap may resume there.
+macro_rules! save_caller {
+    () => {
+        "push rbp
+        push rbx
+        push r12
+        push r13
+        push r14
+        push r15
+        pushfq
+        sub rsp, 8
+        stmxcsr [rsp]
+        fnstcw [rsp + 4]
+        mov [rdi + {sp}], rsp
+        mov [rip + {innermost}], rdi"
+    };
+}
+
 /// Saves the caller, makes `checkpoint` the innermost, and calls `entry` on the other stack.
 #[unsafe(naked)]
 unsafe extern "C" fn enter(checkpoint: *mut Checkpoint, stack_top: u64, entry: u64, args: *const [u64; 4]) {
     naked_asm!(
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "pushfq",
-        "sub rsp, 8",
-        "stmxcsr [rsp]",
-        "fnstcw [rsp + 4]",
-        // The stack pointer first: from the moment the chain names this checkpoint, a trap may resume here.
-        "mov [rdi + {sp}], rsp",
-        "mov [rip + {innermost}], rdi",
+        save_caller!(),
         "mov rsp, rsi",
         "fninit",
         "ldmxcsr [rip + {clean_mxcsr}]",

@@ -238,19 +238,7 @@ pub unsafe fn call(stack_top: u64, entry: u64, args: [u64; 4]) -> Result<ReturnP
 #[unsafe(naked)]
 unsafe extern "C" fn enter(checkpoint: *mut Checkpoint, stack_top: u64, entry: u64, args: *const [u64; 4], end: u64) {
     naked_asm!(
-        // As in `super::enter`.
-        "push rbp",
-        "push rbx",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "pushfq",
-        "sub rsp, 8",
-        "stmxcsr [rsp]",
-        "fnstcw [rsp + 4]",
-        "mov [rdi + {sp}], rsp",
-        "mov [rip + {innermost}], rdi",
+        save_caller!(),
         "mov r9, rdx",
         // The return address. The stack may not be there yet: then a trap fills it, or ends the call.
         "push 0x40002",
