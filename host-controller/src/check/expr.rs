@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use graft_protocol::ExecAddr;
 
-use super::operand::{self, LONGEST};
+use super::operand::operand;
 use crate::link::{Image, printable};
+use crate::report::{LONGEST_INSTRUCTION, decode};
 
 /// What stands between terms. The longer ones come first.
 const OPERATORS: [&str; 6] = ["<<", ">>", "+", "-", "&", "|"];
@@ -213,7 +214,7 @@ impl<'p> Parser<'p> {
                 self.expect(",")?;
                 let index = self.number()?;
                 let instruction = self.instruction(at)?;
-                let value = usize::try_from(index).ok().and_then(|index| operand::operand(&instruction, index));
+                let value = usize::try_from(index).ok().and_then(|index| operand(&instruction, index));
                 let value = value.ok_or_else(|| format!("the instruction at {at} has no operand {index}"))?;
                 value.ok_or_else(|| format!("operand {index} of the instruction at {at} is a register"))?
             }
@@ -254,7 +255,7 @@ impl<'p> Parser<'p> {
     }
 
     fn instruction(&self, at: ExecAddr) -> Result<iced_x86::Instruction, String> {
-        operand::decode(self.values.image.bytes_at(at, LONGEST), at).ok_or_else(|| format!("no instruction at {at}"))
+        decode(self.values.image.bytes_at(at, LONGEST_INSTRUCTION), at).ok_or_else(|| format!("no instruction at {at}"))
     }
 
     /// The text up to `end`, which is taken, too.

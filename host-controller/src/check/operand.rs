@@ -1,18 +1,7 @@
 //! The operands of an instruction, numbered as LLVM's `MCInst` has them: a destination that is also read counts twice, and
 //! a memory operand is base, scale, index, displacement and segment.
 
-use graft_protocol::ExecAddr;
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
-
-/// The longest instruction, in bytes (SDM 2A §2.3.11).
-pub(super) const LONGEST: usize = 15;
-
-/// The instruction that `bytes` begin with, which lie at `at`; `None` when they are none.
-pub(super) fn decode(bytes: &[u8], at: ExecAddr) -> Option<Instruction> {
-    let mut decoder = Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE);
-    let instruction = if decoder.can_decode() { decoder.decode() } else { return None };
-    (!instruction.is_invalid()).then_some(instruction)
-}
+use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, OpCodeOperandKind, OpKind, Register};
 
 /// The value of operand `index`: `None` when there is no such operand, `Some(None)` for a register.
 pub(super) fn operand(instruction: &Instruction, index: usize) -> Option<Option<u64>> {
@@ -53,33 +42,18 @@ fn operands(instruction: &Instruction) -> Vec<Option<u64>> {
 
 /// Whether the encoding has no bits for the register: the accumulator in front of an immediate.
 fn is_implied(instruction: &Instruction, number: u32) -> bool {
-    let accumulator =
-        matches!(instruction.op_register(number), Register::AL | Register::AX | Register::EAX | Register::RAX);
     // No ModRM byte: opcode and immediate are all there is, but for prefixes.
-    let opcode = instruction.op_code();
-    number == 0 && accumulator && opcode.op_count() == 2 && opcode.op_kind(0).to_implied_register().is_some()
-}
-
-trait Implied {
-    /// The register that the form always means.
-    fn to_implied_register(self) -> Option<Register>;
-}
-
-impl Implied for iced_x86::OpCodeOperandKind {
-    fn to_implied_register(self) -> Option<Register> {
-        match self {
-            Self::al => Some(Register::AL),
-            Self::ax => Some(Register::AX),
-            Self::eax => Some(Register::EAX),
-            Self::rax => Some(Register::RAX),
-            _ => None,
-        }
-    }
+    let form = instruction.op_code();
+    let implied = [OpCodeOperandKind::al, OpCodeOperandKind::ax, OpCodeOperandKind::eax, OpCodeOperandKind::rax];
+    number == 0 && form.op_count() == 2 && implied.contains(&form.op_kind(0))
 }
 
 #[cfg(test)]
 mod tests {
+    use graft_protocol::ExecAddr;
+
     use super::*;
+    use crate::report::decode;
 
     fn value(bytes: &[u8], index: usize) -> Option<Option<u64>> {
         operand(&decode(bytes, ExecAddr(0x1000)).unwrap(), index)

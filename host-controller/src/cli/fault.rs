@@ -1,14 +1,11 @@
 //! A fault of the program, in the program's own names.
 
 use graft::link::{Image, Segment, Symbol, demangled, printable};
-use graft::report::{SourceFrame, source_frames};
+use graft::report::{LONGEST_INSTRUCTION, SourceFrame, decode, source_frames};
 use graft_protocol::{ExecAddr, ExecRange, Fault, FaultKind, Prot};
-use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, Mnemonic};
+use iced_x86::{Formatter, GasFormatter, Instruction, Mnemonic};
 
 use super::json::Json;
-
-/// The longest instruction, in bytes (SDM 2A §2.3.11).
-const LONGEST: usize = 15;
 
 /// The one-byte breakpoint.
 const INT3: u8 = 0xcc;
@@ -49,7 +46,7 @@ impl<'f> Located<'f> {
             FaultKind::ABORT => None,
             // The one before, if it is the short form.
             FaultKind::BREAKPOINT if image.bytes_at(inside(fault), 1) != [INT3] => None,
-            _ => decoded(image.bytes_at(inside(fault), LONGEST), inside(fault)),
+            _ => decode(image.bytes_at(inside(fault), LONGEST_INSTRUCTION), inside(fault)),
         };
         let source = source_frames(image, inside(fault));
         let region = region(image, fault.address);
@@ -198,12 +195,6 @@ fn source_fields(frame: &SourceFrame) -> Json {
     Json::Object(fields)
 }
 
-/// The instruction that `bytes` begin with, which lie at `ip`; `None` when they are none.
-fn decoded(bytes: &[u8], ip: ExecAddr) -> Option<Instruction> {
-    let mut decoder = Decoder::with_ip(64, bytes, ip.0, DecoderOptions::NONE);
-    decoder.can_decode().then(|| decoder.decode()).filter(|instruction| !instruction.is_invalid())
-}
-
 /// The instruction as GNU tools write it.
 fn written(instruction: &Instruction) -> String {
     let mut text = String::new();
@@ -234,7 +225,7 @@ mod tests {
 
     #[test]
     fn instructions_are_written_as_gnu_tools_do() {
-        let text = |bytes: &[u8]| decoded(bytes, ExecAddr(0x1000)).as_ref().map(written);
+        let text = |bytes: &[u8]| decode(bytes, ExecAddr(0x1000)).as_ref().map(written);
         assert_eq!(text(&[0x8b, 0x04, 0x25, 8, 0, 0, 0]).as_deref(), Some("mov 8,%eax"));
         assert_eq!(text(&[0x0f, 0x0b]).as_deref(), Some("ud2"));
         assert_eq!(text(&[0xeb, 0x0a]).as_deref(), Some("jmp 0x100c"));
@@ -244,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_ring_3_may_not_do_is_told() {
-        let need = |bytes: &[u8]| decoded(bytes, ExecAddr(0x1000)).as_ref().and_then(need);
+        let need = |bytes: &[u8]| decode(bytes, ExecAddr(0x1000)).as_ref().and_then(need);
         // cli; hlt; mov rax, cr3; wrmsr; in al, dx; lgdt [rax]; sgdt [rax]
         let privileged: [&[u8]; 7] =
             [&[0xfa], &[0xf4], &[0x0f, 0x20, 0xd8], &[0x0f, 0x30], &[0xec], &[0x0f, 0x01, 0x10], &[0x0f, 0x01, 0x00]];

@@ -2,6 +2,8 @@
 //!
 //! The executor sends addresses; names, files and lines never leave the controller.
 
+mod instruction;
 mod source;
 
+pub use instruction::{LONGEST_INSTRUCTION, decode};
 pub use source::{SourceFrame, source_frames};
