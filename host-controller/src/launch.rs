@@ -343,8 +343,8 @@ impl Runner<'_> {
         Ok(Ending::Returned(self.wait(pending)?.read()?))
     }
 
-    /// Calls an initializer or a finalizer: what it returns means nothing, how it ends does. Where there is a choice it is called as `main`
-    /// is: C libraries pass initializers the same arguments, and its console goes the same way.
+    /// Calls an initializer or a finalizer: what it returns means nothing, how it ends does. Where there is a choice it is
+    /// called as `main` is: C libraries pass initializers the same arguments, and its console goes the same way.
     fn function(&self, function: ExecAddr) -> Result<Ending, LaunchError> {
         if self.caller.peer().wrapper(WrapperId::CallMain).is_some() {
             return ending(&self.wait(self.start(function)?)?);

@@ -2,7 +2,8 @@
 //!
 //! [`link`] turns objects into an image. [`transport`] names and reaches executors, [`session`] calls them, [`memory`]
 //! manages their memory; [`launch`] puts these together and runs a program, and [`report`] says where in its source it
-//! failed. [`check`] holds an image against rules. [`relay`] gives an executor to others. The command `graft` is a thin rim around them.
+//! failed. [`check`] holds an image against rules. [`relay`] gives an executor to others. The command `graft` is a thin
+//! rim around them.
 
 pub mod check;
 pub mod launch;

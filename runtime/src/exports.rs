@@ -1,8 +1,9 @@
 //! The C functions that code loaded into the executor may call, and their addresses by name.
 //!
-//! Each runs on the stack of the loaded code first: there it touches the memory it was given, so that a bad pointer is the
-//! fault of loaded code like any other. Only then does it go to the runtime's own stack and to the [`Services`], with
-//! bytes that are copied or the address of bytes that can be read. No lock is held and nothing owned while loaded memory is touched.
+//! Each looks first at the memory it was given, in a frame that owns nothing, so that a bad pointer is the fault of loaded
+//! code like any other: on the stack of loaded code with the runtime's own rights, on the runtime's stack for code in ring 3,
+//! which made a system call. Only then does it go to work for the runtime ([`Services`]), with bytes that are copied or the
+//! address of bytes that can be read. No lock is held and nothing owned while loaded memory is touched.
 #![expect(unsafe_code, reason = "C functions take what pointers loaded code gives them, and change stacks")]
 
 use core::ptr;

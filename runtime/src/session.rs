@@ -189,7 +189,8 @@ impl<P: Platform, L: Line> Executor<P, L> {
         self.calls.lock().end()
     }
 
-    /// Ends the session. A controller that broke the protocol, or whose bytes did not arrive, is told so at once, even if loaded code is still running.
+    /// Ends the session. A controller that broke the protocol, or whose bytes did not arrive, is told so at
+    /// once, even if loaded code is still running.
     pub(crate) fn end(&self, end: SessionEnd) {
         if !self.calls.lock().set_end(end) {
             return;

@@ -1,4 +1,5 @@
-//! What the command does when something is missing, wrong, or dies in the middle: `graft run` and `boot` (`serve.rs` has `serve`).
+//! What the command does when something is missing, wrong, or dies in the middle: `graft run` and `boot`
+//! (`serve.rs` has `serve`).
 //!
 //! Whatever happens, standard error names the cause, the exit code is the one of `--help`, and the next command works.
 

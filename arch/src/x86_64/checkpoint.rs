@@ -142,7 +142,8 @@ pub fn is_in_runtime() -> bool {
 ///
 /// # Safety
 /// The handler must resume at the returned place, at once, if there is one. No lock may be held and no destructor be
-/// pending in the frames that runtime functions have on the stack of the loaded code: they are never run.
+/// pending in the frames of functions that loaded code called, until they go to work for the runtime
+/// ([`on_runtime_stack`]), whichever stack they are on: they are never run.
 #[must_use = "the interrupted context must go on at the place returned"]
 pub unsafe fn recover(fault: Fault) -> Option<Resume> {
     let checkpoint = INNERMOST.load(Ordering::Relaxed);

@@ -7,7 +7,8 @@
 //! one before. When no loaded code is found running the timer becomes what [`super::clock`] left: a tick that ends sleeps.
 //!
 //! What the interrupt finds running decides: loaded code is ended; what the runtime does for it comes to its end first; a
-//! trap handler is let go on and looked at again a millisecond later. One processor, one thread: the atomics only make the state static.
+//! trap handler is let go on and looked at again a millisecond later. One processor, one thread: the atomics only make the
+//! state static.
 #![expect(unsafe_code, reason = "writes the I/O interrupt controller's registers")]
 
 use core::ptr;
@@ -130,7 +131,8 @@ pub fn end(outer: Outer) {
     WATCHED.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// What the interrupt that just came is. While calls are watched the timer counts again after [`Nmi::Early`] and [`Nmi::Tick`].
+/// What the interrupt that just came is. While calls are watched the timer counts again after [`Nmi::Early`] and
+/// [`Nmi::Tick`].
 #[must_use]
 pub fn on_nmi() -> Nmi {
     if ARMING.load(Ordering::Relaxed) {

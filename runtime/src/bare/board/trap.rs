@@ -34,8 +34,8 @@ extern "Rust" fn graft_trap(frame: &mut TrapFrame) {
         // Whoever holds the lock is the executor, and would never give it back.
         Filled::Locked => die(ExitCode::Fault, format_args!("the executor failed: {}", trap.classify(None))),
     };
-    // SAFETY: the frame goes on at the place returned. What runs on the loaded code's stack, its own functions and the
-    // beginnings of ours, owns and locks nothing; for what runs on the executor's, `recover` returns no place.
+    // SAFETY: the frame goes on at the place returned. The loaded code's own functions and the beginnings of ours that it
+    // calls own and lock nothing, on either stack; for what is at work for the executor `recover` returns no place.
     match unsafe { checkpoint::recover(fault) } {
         Some(place) => frame.resume_at(place),
         None => die_of(fault),
