@@ -89,8 +89,12 @@ fn a_client_that_leaves_while_it_loads_is_not_waited_for() {
     let Target::Ours { name, .. } = &target else { panic!("one of ours") };
     let (heavy, object) = (heavy(8), object("interrupts-load"));
     for signal in ["INT", "KILL"] {
-        let running = child::spawn(&mut run(&[], name, &heavy, "well")).unwrap();
-        std::thread::sleep(Duration::from_secs(1));
+        let mut command = Command::new(&place::graft().unwrap().command);
+        command.args(["-v", "run", "-t", name]).arg(&heavy).env_remove("GRAFT_TARGET");
+        let running = child::spawn(&mut command).unwrap();
+        // Said before the first byte of it is sent; the relay then takes all of it long before the line does.
+        running.said("linked at", LIMIT).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
         running.signal(signal);
         let _ = running.finish(LIMIT);
         let before = Instant::now();
